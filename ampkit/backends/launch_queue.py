@@ -85,6 +85,14 @@ class Chains:
     def add_rows(self, *reduction: Any) -> Any:
         """The same for a reduction of rows."""
 
+    def add_norm(self, norm: Any) -> bool:
+        """Let a norm wait, whose outputs are allocated. -> whether it does."""
+        return False
+
+    def add_following(self, name: str, call: Any, reads: Sequence[Any], outs: Sequence[Any]) -> bool:
+        """Let `call(reads, outs)` wait for the results `reads` of what waits. -> whether it does."""
+        return False
+
     def references(self, array: Any) -> int:
         """How many launches refer to `array`."""
         return 0

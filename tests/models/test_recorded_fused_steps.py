@@ -16,7 +16,8 @@ pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=emulator.
 STEPS = 5  # the last ones are recorded
 SMALL = {**CASES, "llama": (lambda: Llama(32), lambda: tokens(2, 16))}
 EVERY = [(name, dtype) for name in CASES for dtype in ("float32", "bfloat16", "float16")]  # minutes of compiling
-CHECKED = EVERY if os.environ.get("HYPOTHESIS_PROFILE") == "long" else [("llama", "bfloat16"), ("llama", "float16")]
+FEW = [("llama", "bfloat16"), ("llama", "float16"), ("vit", "bfloat16")]
+CHECKED = EVERY if os.environ.get("HYPOTHESIS_PROFILE") == "long" else FEW
 
 
 def trained(name: str, dtype: str, compiled: bool) -> tuple[list[bytes], Any]:

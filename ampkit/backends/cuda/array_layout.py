@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ampkit import backends
+from ampkit.backends.launch_queue import queue
 from ampkit.base.dtypes import Array, DType, float32, int32, int64
 
 from .nvrtc import MAX_ELEMENTS, STORED
@@ -34,12 +35,20 @@ def channels_last(like: Array, shape: Sequence[int], dtype: DType) -> Array:
 
 def contiguous(array: Array) -> Array:
     """`array` itself if it is C-contiguous, else a contiguous copy."""
-    return array if array.flags.c_contiguous else array.copy()
+    if array.flags.c_contiguous:
+        return array
+    if queue.waiting:
+        queue.flush((array,))
+    return array.copy()
 
 
 def cast(array: Array, dtype: DType) -> Array:
     """`array` itself if it has this dtype, else a rounded copy."""
-    return array if array.dtype == dtype else backends.backend_of(array).cast(array, dtype)
+    if array.dtype == dtype:
+        return array
+    if queue.waiting:
+        queue.flush((array,))
+    return backends.backend_of(array).cast(array, dtype)
 
 
 def to_float32(vector: Array | None) -> Array | None:

@@ -46,10 +46,11 @@ def register_softmax(
 
 def register_norm(
     launcher: Launcher, op: Any, normalized: Function, gradients: Function, fits: Function, readable: Function,
-    dtypes: Any = None, wants_cache: bool = False,
+    dtypes: Any = None, wants_cache: bool = False, launches: bool = False,
 ) -> None:  # fmt: skip
-    """Register layer_norm, rms_norm or group_norm. readable: the backward's predicate, where statistics are saved.
+    """Register layer_norm, rms_norm or group_norm. launches: see Kernel.
 
+    readable: the backward's predicate, where statistics are saved.
     normalized(input, normalized_shape or num_groups, weight, bias, eps, dtype) -> the norm, and the mean and the
     1 / deviation of each row or group, [rows, 1] float32. With a last argument False, for rms_norm, the mean is None.
     """
@@ -66,8 +67,8 @@ def register_norm(
         rstd = getattr(saved, "rstd", None)  # not saved for the gradient of a bias alone
         return rstd is not None and rstd.dtype == float32 and readable(dy, saved, needs, **params)
 
-    launcher.on(op, forward_of_rms if op is rms_norm else forward, fits, dtypes)
-    launcher.on_backward(op, gradients, fits_backward, wants_cache)
+    launcher.on(op, forward_of_rms if op is rms_norm else forward, fits, dtypes, launches)
+    launcher.on_backward(op, gradients, fits_backward, wants_cache, launches)
 
 
 def register_residual_norm(

@@ -16,8 +16,9 @@ from cuda_on_cpu import nvrtc_compiler
 from cuda_on_cpu.entries import entries
 
 from ampkit.backends.cuda import nvrtc
-from ampkit.backends.cuda.launch import row_source
+from ampkit.backends.cuda.launch import norm_source, row_source
 from ampkit.backends.cuda.launch.chain_source import Input, Output, Step, source
+from ampkit.backends.cuda.launch.norm_source import Norm
 from ampkit.backends.cuda.launch.row_source import Reduction, RowArray, RowScalar, RowShape, RowStep
 from ampkit.base.dtypes import bfloat16, bool_, float16, float32
 
@@ -122,9 +123,23 @@ def row_chain_sources():
     yield row_source.source((most, marked, size), mixed, scalars, ((2, float32),), 1, RowShape(8, 1, False))
 
 
+def norm_chain_sources():
+    """Norms that compute what feeds them and what reads them, of both directions, in a warp, in a block and misaligned."""
+    plain = RowArray(float32, None, row_source.WIDE), RowArray(bfloat16, None, row_source.WIDE)
+    total = Step("Add", False, ("x0", "x1"), ((1, float32),))
+    out = Step("Copy", False, ("x2",), ((2, bfloat16),))
+    for width, accesses, block in ((8, 4, False), (8, 2, True), (1, 4, False)):
+        norm = Norm(False, True, (("v1", float32),), float32, width, accesses, block)
+        yield norm_source.source(norm, (total, out), plain, ((1, float32), (2, bfloat16)), 0)
+        norm = Norm(True, block, (("v1", float32), ("x0", float32)), float32, width, accesses, block)
+        wide = Step("Copy", False, ("x1",), ((1, float32),))
+        total_2 = Step("Add", False, ("x2", "x0"), ((2, float32),))
+        yield norm_source.source(norm, (wide, total_2), plain, ((2, float32), (0, float32)), 0)
+
+
 @needs_nvrtc
 def test_chains_compile_and_keep_their_values_in_registers(arch):
-    for code, name in (*chain_sources(), *row_chain_sources()):
+    for code, name in (*chain_sources(), *row_chain_sources(), *norm_chain_sources()):
         (price,) = nvrtc_compiler.build_once(code, (name,), arch, ARCHS[arch])
         print(f"{arch:7}{price.registers:4} registers  {name}")  # noqa: T201
         if not ARCHS[arch]:

@@ -26,7 +26,7 @@ from ampkit.base.dtypes import Array, DType
 from ampkit.base.errors import AmpkitError, UnsupportedError
 
 from ..nvrtc import MAX_ELEMENTS, STORED, launch
-from . import elementwise, row_chains
+from . import elementwise, norm_chains, row_chains
 from .chain_source import Input, Output, Step, source
 from .elementwise import AXES, BLOCK, LaunchPlan
 from .waiting import Block, Launch, Value, bytes_of, distinct, extent, is_value, layout_record, same_array, summary
@@ -34,7 +34,6 @@ from .waiting import Block, Launch, Value, bytes_of, distinct, extent, is_value,
 MAX_STEPS = 32  # of a chain
 MAX_ARRAYS = 14  # that a chain reads and stores: their elements lie in registers
 MAX_AGAIN = 8  # launches that are computed anew for a result that was not stored
-COSTS = 2  # bytes read for such a result, at most, over those of the result: it would be written and read once
 
 
 class CudaChains(Chains):
@@ -90,6 +89,16 @@ class CudaChains(Chains):
         """Let a reduction of rows wait: see row_chains.added."""
         return row_chains.added(self, *reduction) if queue.owner == threading.get_ident() else None
 
+    def add_norm(self, norm: Any) -> bool:
+        """Let a norm of rows wait, a norm_chains.NormCall. -> whether it does."""
+        return queue.owner == threading.get_ident() and norm_chains.added(self, norm)
+
+    def add_following(
+        self, name: str, call: Callable[..., None], reads: Sequence[Array], outs: Sequence[Array]
+    ) -> bool:
+        """Let `call(reads, outs)` wait for the arrays `reads`, which wait; it runs right after they are computed."""
+        return queue.owner == threading.get_ident() and norm_chains.followed(self, name, call, reads, outs)
+
     def number(self) -> int:
         """Of a launch, in the order of the program."""
         self.made += 1
@@ -108,6 +117,9 @@ class CudaChains(Chains):
             return value
         value = Value(recording.address(operand))
         value.whole = memory
+        if memory is not None and memory.has_view(operand):
+            memory.views.append(ref(value))
+            return value
         value.block = self._block(recording.work.at(operand.data.mem.ptr)())
         return value
 
@@ -115,6 +127,8 @@ class CudaChains(Chains):
         value = Value(self.recording.address(out), launch, index)
         address = out.data.mem.ptr
         value.allocation = self.recording.work.at(address)
+        if value.allocation is None:  # memory of others, such as that of gradients
+            value.kept, value.allocation, address = out, lambda: out, -out.data.ptr
         self.values[address] = value
         return value
 
@@ -146,9 +160,10 @@ class CudaChains(Chains):
                 self.compute(self._alive())
             else:
                 xp = self.gpu.xp.ndarray
-                wanted = [self._of(one) for one in given if isinstance(one, xp)]
-                self.compute([one for one in wanted if one is not None])
-                self.compute(list(self._conflicts([one for one in writes if isinstance(one, xp)])))
+                read = [one for one in given if isinstance(one, xp)]
+                wanted = [self._of(one) for one in read]
+                self.compute([*[one for one in wanted if one is not None], *self._outside(read)])
+                self.compute(list(self.conflicts([one for one in writes if isinstance(one, xp)])))
             queue.waiting = bool(self._alive())
         finally:
             self.runs = False
@@ -163,7 +178,16 @@ class CudaChains(Chains):
                 del self.values[address]
         return list(self.values.values())
 
-    def _conflicts(self, written: list[Array]) -> Iterator[Value]:
+    def _outside(self, read: list[Array]) -> list[Value]:
+        """Waiting values in memory of others that the arrays `read` overlap."""
+        found = []
+        for value in [value for key, value in self.values.items() if key < 0 and value.launch is not None]:
+            low, high = extent(value.array)
+            if any(low < end and start < high for start, end in [extent(one) for one in read if one.nbytes]):
+                found.append(value)
+        return found
+
+    def conflicts(self, written: list[Array]) -> Iterator[Value]:
         # Waiting values that read memory that is about to be written, or that are stored there.
         ranges = [extent(one) for one in written if one.nbytes]
         for value in self._alive() if ranges else ():
@@ -249,7 +273,8 @@ class CudaChains(Chains):
                     ]
                 )
                 cost = sum(bytes_of(one.array) for one in read)
-                cheap = len(again) <= MAX_AGAIN and cost <= COSTS * value.array.nbytes
+                costs = min([each.costs for each in again])
+                cheap = len(again) <= MAX_AGAIN and cost <= costs * value.array.nbytes
                 if not (cheap and all(one.is_held() for one in read)):
                     stored.add(value)
                     yield value
@@ -257,18 +282,24 @@ class CudaChains(Chains):
     def emit(
         self, steps: list[Launch], given: list[Value], stored: list[Value], kernel: Callable[[], tuple[Any, ...]]
     ) -> None:
-        """Launch `kernel` (code, name, arguments, blocks), which stores results of `steps`, or these one by one."""
+        """Launch `kernel`, which stores results of `steps`, or these one by one.
+
+        kernel() -> code, name, blocks, threads, bytes of shared memory, *arguments.
+        """
         memory = [self._memory(value) for value in stored]  # outputs, while they are written
         if len(steps) == 1 or not self._emit_chain(steps, given, stored, kernel):
             self._one_by_one(steps, stored)
         for value, held in zip(stored, memory, strict=True):
             value.launch, value.block, value.allocation = None, held, None
+        self.compute([each for step in steps for each in [one() for one in step.then] if each is not None])
 
-    def _memory(self, value: Value) -> Block:
+    def _memory(self, value: Value) -> Block | None:
+        if value.kept is not None:
+            return None
         allocation = value.allocation()
         if allocation is None:  # nobody holds it, and a later launch reads it
-            made = value.launch.plan.empty(value.array, value.array.dtype)
-            value.array = self.recording.address(made)
+            made = value.launch.empty(value)
+            value.moves_to(self.recording.address(made))
             allocation = self.recording.work.at(made.data.mem.ptr)()
         return self._block(allocation)
 
@@ -282,7 +313,7 @@ class CudaChains(Chains):
                     outs.append(None)
                 elif any(value is one for one in stored):
                     outs.append(value.array)
-                elif alone:
+                elif alone and not step.stores_all:
                     outs.append(None)
                 else:
                     held.append(self._memory(value))
@@ -294,7 +325,7 @@ class CudaChains(Chains):
 
     def _emit_chain(self, steps: list[Launch], given: list[Value], stored: list[Value], kernel: Any) -> bool:
         try:
-            code, name, arguments, blocks = kernel()
+            code, name, blocks, threads, shared, *arguments = kernel()
         except UnsupportedError:
             queue.log.alone["chains of arrays with too many axes"] += 1
             return False
@@ -305,13 +336,11 @@ class CudaChains(Chains):
         except Exception as error:  # of NVRTC, or of CuPy's cache
             _tell(name, error)
             return False
-        launch(code, name, blocks, BLOCK, *arguments)
+        launch(code, name, blocks, threads, *arguments, shared=shared)
         queue.log.chains.append(summary(steps, given, stored))
         return True
 
-    def _kernel(
-        self, steps: list[Launch], given: list[Value], stored: list[Value]
-    ) -> tuple[str, str, tuple[Any, ...], int]:
+    def _kernel(self, steps: list[Launch], given: list[Value], stored: list[Value]) -> tuple[Any, ...]:
         inputs, rows, layout = self._layout(stored[0].launch.plan, given, stored)
         places = {id(one): f"x{i}" for i, one in enumerate(given)}
         numbers: list[np.float32] = []
@@ -338,7 +367,7 @@ class CudaChains(Chains):
         )
         code, name = source(tuple(described), inputs, outputs, len(numbers))
         arrays = *[one.array for one in stored], *[one.array for one in given]
-        return code, name, (*arrays, layout, *numbers), steps[0].plan.blocks
+        return code, name, steps[0].plan.blocks, BLOCK, 0, *arrays, layout, *numbers
 
     def _layout(self, plan: LaunchPlan, given: list[Value], stored: list[Value]) -> tuple[Any, Any, Any]:
         """How the kernel reads its inputs, the rows of its outputs, and its argument that says where both lie.

@@ -23,7 +23,7 @@ from .chain_source import Step
 from .elementwise import AXES, LaunchPlan
 from .reduction import BLOCK, PART, Finish, run_rows
 from .row_source import REPEATED, SCATTERED, WIDE, Reduction, RowArray, RowScalar, RowShape, RowStep
-from .waiting import Launch, Value, distinct, is_value, layout_record
+from .waiting import FollowingLaunch, Launch, Value, distinct, is_value, layout_record
 
 MAX_STEPS, MAX_ARRAYS = 48, 14
 WARP_ROW = 1024  # columns of a row that a warp reduces; see launch/reduction.py
@@ -50,11 +50,21 @@ class RowLaunch(Launch):
     """A reduction of rows that waits. term: of reductions.h."""
 
     __slots__ = ("finish", "rows", "term")
+    shares = True  # whether other reductions may be in its chain
 
     def __init__(self, number: int, term: str, x: Value, rows: Rows, finish: Finish):
         plan = LaunchPlan((rows.count,), None, rows.blocks, None, None, ())
         super().__init__(number, f"{term} of rows", False, plan, (x,))
         self.key, self.term, self.rows, self.finish = ("rows", number), term, rows, finish
+
+    @property
+    def loads(self) -> tuple[Any, ...]:
+        """The operands that are rows."""
+        return self.operands
+
+    def kernel(self, steps: list[Launch], stored: list[Value]) -> tuple[Any, ...]:
+        """The code of the kernel of a chain, and what it is launched with: see CudaChains.emit."""
+        return _kernel(steps, stored, self.rows)
 
     def run(self, operands: Any, outs: Any) -> None:
         run_rows(self.term, operands[0], outs[0], self.rows.count, self.rows.cols, self.finish)
@@ -74,10 +84,10 @@ def added(chains: Any, term: str, x: Array, count: int, cols: int, dtype: DType,
 
 def compute(chains: Any, wanted: list[Value]) -> bool:
     """Compute some of `wanted`, or what they need, by a chain of rows. -> whether there was one."""
-    rows = _rows_of(chains, wanted[0])
-    if rows is None:
+    anchor = _anchor(chains, wanted[0])
+    if anchor is None:
         return False
-    wanted = [one for one in wanted if _is_in(one.launch, rows)]
+    wanted = [one for one in wanted if _is_in(one.launch, anchor)]
     found, early = dict[int, Launch](), list[Value]()
     open_ = [one.launch for one in wanted]
     while open_:
@@ -86,10 +96,10 @@ def compute(chains: Any, wanted: list[Value]) -> bool:
             continue
         found[launch.number] = launch
         for one in launch.operands:
-            source = _waiting(one)
+            source = waiting_of(one)
             if source is None:
                 continue
-            if _is_in(source.launch, rows) and _is_passed(launch, one, source, rows):
+            if _is_in(source.launch, anchor) and _is_passed(launch, one, source, anchor):
                 open_.append(source.launch)
             else:
                 early.append(source)
@@ -99,23 +109,23 @@ def compute(chains: Any, wanted: list[Value]) -> bool:
     if early:
         chains.compute(distinct(early))
         return True
-    given = distinct([one for step in steps for one in step.operands if is_value(one) and _waiting(one) is None])
+    given = distinct([one for step in steps for one in step.operands if is_value(one) and waiting_of(one) is None])
     stored = distinct([*wanted, *chains.also(steps, wanted)])
     if len(given) + len(stored) > MAX_ARRAYS:
         return False
-    chains.emit(steps, given, stored, lambda: _kernel(steps, given, stored, rows))
+    chains.emit(steps, given, stored, lambda: anchor.kernel(steps, stored))
     return True
 
 
-def _rows_of(chains: Any, value: Value) -> Rows | None:
-    """Of the last reduction that a value needs and shares its rows with."""
+def _anchor(chains: Any, value: Value) -> RowLaunch | None:
+    """The last reduction, or norm, that a value needs and shares its rows with."""
     for launch in reversed(chains.reach([value], True)):
-        if isinstance(launch, RowLaunch) and _is_in(value.launch, launch.rows):
-            return launch.rows
+        if isinstance(launch, RowLaunch) and _is_in(value.launch, launch):
+            return launch
     return None
 
 
-def _waiting(one: Any) -> Value | None:
+def waiting_of(one: Any) -> Value | None:
     """The value that an operand is, or is a view of, if it waits."""
     for each in (one, one.whole) if is_value(one) else ():
         if each is not None and each.launch is not None:
@@ -123,11 +133,15 @@ def _waiting(one: Any) -> Value | None:
     return None
 
 
-def _is_in(launch: Launch, rows: Rows) -> bool:
-    """Whether the results of a launch are rows, or one value for each row, in their order."""
+def _is_in(launch: Launch, anchor: RowLaunch) -> bool:
+    """Whether a launch may be part of the chain of `anchor`: its results are rows, or one value for each row."""
+    rows, size = anchor.rows, prod(launch.plan.shape)
     if isinstance(launch, RowLaunch):
-        return launch.rows == rows
-    size = prod(launch.plan.shape)
+        return launch is anchor or (launch.shares and anchor.shares and launch.rows == rows)
+    if isinstance(launch, FollowingLaunch):
+        return False
+    if not anchor.shares:
+        return launch.plan.order is None and size == rows.count * rows.cols
     if launch.plan.order is not None or size not in (rows.count, rows.count * rows.cols):
         return False
     return size != rows.count or all(_is_of_rows(one, rows) for one in launch.operands if is_value(one))
@@ -138,8 +152,13 @@ def _is_of_rows(one: Value, rows: Rows) -> bool:
     return one.array.size == 1 or (one.array.size == rows.count and bool(one.array.flags.c_contiguous))
 
 
-def _is_passed(launch: Launch, one: Value, source: Value, rows: Rows) -> bool:
+def _is_passed(launch: Launch, one: Value, source: Value, anchor: RowLaunch) -> bool:
     """Whether a launch reads a value of the chain at the element, or of the row, that it computes."""
+    rows = anchor.rows
+    if isinstance(launch, RowLaunch) and not any(one is each for each in launch.loads):
+        return False
+    if not anchor.shares and source.array.size != rows.count * rows.cols:
+        return False
     if one.array.data.ptr != source.array.data.ptr or one.array.dtype != source.array.dtype:
         return False
     whole = isinstance(launch, RowLaunch) or prod(launch.plan.shape) != rows.count
@@ -155,12 +174,10 @@ def _axes(launch: Launch, operands: list[Value]) -> Any:
     return merged(launch.plan.shape, None, tuple(layouts))
 
 
-def _kernel(steps: list[Launch], given: list[Value], stored: list[Value], rows: Rows) -> Any:
-    """The code of the kernel, its name, arguments and blocks. Raises UnsupportedError for too many axes."""
-    if any(one.array.data.ptr % 16 for one in stored):
-        raise UnsupportedError
+def _kernel(steps: list[Launch], stored: list[Value], rows: Rows) -> tuple[Any, ...]:
+    # Raises UnsupportedError for too many axes.
     places: dict[int, str] = {}
-    inputs, scalars, layout = _inputs(steps, rows, places)
+    inputs, scalars, layout = inputs_of(steps, stored, rows, places)
     described: list[Any] = []
     numbers: list[np.float32] = []
     count = 0
@@ -168,8 +185,7 @@ def _kernel(steps: list[Launch], given: list[Value], stored: list[Value], rows: 
         operands = []
         for one in step.operands:
             if is_value(one):
-                source = _waiting(one)
-                operands.append(places[id(one if source is None else source)])
+                operands.append(places[id(waiting_of(one) or one)])
             else:
                 operands.append(f"s{len(numbers)}")
                 numbers.append(one)
@@ -192,18 +208,20 @@ def _kernel(steps: list[Launch], given: list[Value], stored: list[Value], rows: 
     kinds = tuple([each for _, each in inputs]), tuple([each for _, each in scalars])
     code, name = row_source.source(tuple(described), *kinds, outputs, len(numbers), rows.shape)
     arrays = [one.array for one in stored], [one.array for one, _ in inputs], [one.array for one, _ in scalars]
-    return code, name, (*arrays[0], *arrays[1], *arrays[2], layout, *numbers), rows.blocks
+    return code, name, rows.blocks, BLOCK, 0, *arrays[0], *arrays[1], *arrays[2], layout, *numbers
 
 
-def _inputs(
-    steps: list[Launch], rows: Rows, places: dict[int, str]
+def inputs_of(
+    steps: list[Launch], stored: list[Value], rows: Rows, places: dict[int, str]
 ) -> tuple[list[tuple[Value, RowArray]], list[tuple[Value, RowScalar]], Any]:
     """What is read from memory, each array once, and the kernel's argument that says how it lies. Fills `places`."""
+    if any(one.array.data.ptr % 16 for one in stored):
+        raise UnsupportedError
     whole, scalars = dict[Any, tuple[Value, Launch]](), dict[Any, Value]()
     for step in steps:
         of_rows = not isinstance(step, RowLaunch) and prod(step.plan.shape) == rows.count
-        for one in step.operands:
-            if not is_value(one) or _waiting(one) is not None:
+        for one in step.loads if isinstance(step, RowLaunch) else step.operands:
+            if not is_value(one) or waiting_of(one) is not None:
                 continue
             key = one.array.data.ptr, one.array.shape, one.array.strides, one.array.dtype
             if of_rows:

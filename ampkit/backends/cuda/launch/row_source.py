@@ -20,6 +20,7 @@ from .chain_source import KINDS, NAMED, Step
 
 KEPT = 96  # registers of a thread for what several passes read; it is loaded again, mostly from a cache, beyond
 SCATTERED, WIDE, REPEATED = range(3)  # how eight neighbours of an input are loaded: one by one, at once, as one value
+GIVEN = 3  # an input that is not loaded: what a norm has computed, `v`
 
 
 class RowStep(NamedTuple):
@@ -68,7 +69,7 @@ class RowShape(NamedTuple):
     block: bool
 
 
-class _Pass(NamedTuple):
+class Pass(NamedTuple):
     """What is computed in one pass over a row: the values `reduced`, then `stored`, from inputs and what rows have."""
 
     steps: tuple[RowStep, ...]
@@ -94,7 +95,7 @@ def source(
     """
     names = [_title(step) for step in steps]
     name = "_".join(["row", *names[:NAMED], *([f"and_{len(names) - NAMED}"] if len(names) > NAMED else [])])
-    return _Writer(steps, inputs, scalars, outputs, numbers, shape).written(name), name
+    return Writer(steps, inputs, scalars, outputs, numbers, shape).written(name), name
 
 
 def _title(step: RowStep | Reduction) -> str:
@@ -103,7 +104,7 @@ def _title(step: RowStep | Reduction) -> str:
     return f"{step.step.name}{'_backward' if step.step.backward else ''}"
 
 
-class _Writer:
+class Writer:
     def __init__(
         self,
         steps: Sequence[RowStep | Reduction],
@@ -129,17 +130,25 @@ class _Writer:
         self.rows = 1 + max([-1 if x.row is None else x.row for x in inputs], default=-1)
         self.kept = self._kept()
 
+    def output_name(self, place: int) -> str:
+        """The value that an output stores."""
+        return f"v{self.outputs[place][0]}"
+
     def _is_whole(self, name: str) -> bool:
         step = self.made.get(name)
         return name[0] == "x" if step is None else isinstance(step, RowStep) and step.whole
 
-    def _pass(self, level: int) -> _Pass:
+    def _pass(self, level: int) -> Pass:
         found = [one for one in self.steps if isinstance(one, Reduction)]
         reductions = [one for one in found if self.level.get(one.operand, 0) == level]
         stored = [
             i for i, (v, _) in enumerate(self.outputs) if self._is_whole(f"v{v}") and self.level[f"v{v}"] == level
         ]
-        results = [*[one.operand for one in reductions], *[f"v{self.outputs[i][0]}" for i in stored]]
+        return self.needing([one.operand for one in reductions], stored, reductions)
+
+    def needing(self, first: list[str], stored: list[int], reductions: Sequence[Reduction] = ()) -> Pass:
+        """What computes the values `first`, and then the outputs `stored`."""
+        results = [*first, *[self.output_name(i) for i in stored]]
         needed, read, given = dict[int, RowStep](), dict[int, None](), dict[str, None]()
         open_ = list(results)
         while open_:
@@ -154,7 +163,7 @@ class _Writer:
             elif name[0] != "s":
                 given[name] = None
         ordered = tuple([one for one in self.steps if id(one) in needed and isinstance(one, RowStep)])
-        return _Pass(ordered, tuple(reductions), tuple(stored), tuple(sorted(read)), tuple(given), tuple(results))
+        return Pass(ordered, tuple(reductions), tuple(stored), tuple(sorted(read)), tuple(given), tuple(results))
 
     def _kept(self) -> set[int]:
         """Inputs that stay in registers."""
@@ -173,7 +182,7 @@ class _Writer:
         lines = ['#include "include/row_chain.cuh"', ""]
         for number, one in enumerate(self.passes):
             if one.results:
-                lines += [*self._function(number, one), ""]
+                lines += [*self.function(number, one), ""]
         arguments = [f"{C_NAMES[dtype]}* __restrict__ y{j}" for j, (_, dtype) in enumerate(self.outputs)]
         arguments += [f"const {C_NAMES[one.dtype]}* __restrict__ x{i}" for i, one in enumerate(self.inputs)]
         arguments += [f"const {C_NAMES[one.dtype]}* __restrict__ z{i}" for i, one in enumerate(self.scalars)]
@@ -210,7 +219,7 @@ class _Writer:
                     lines += _computed(number, one.step, "zero")
         return lines
 
-    def _function(self, number: int, one: _Pass) -> list[str]:
+    def function(self, number: int, one: Pass) -> list[str]:
         given = ["unsigned zero", *[f"float x{i}" for i in one.inputs], *[f"float {name}" for name in one.given]]
         given += [f"float s{i}" for i in range(self.numbers)]
         results = [f"float& y{j}" for j in range(len(one.results))]
@@ -219,20 +228,23 @@ class _Writer:
             lines += _computed(self.steps.index(step), step.step, "zero")
         return [*lines, *[f"    y{j} = {name};" for j, name in enumerate(one.results)], "}"]
 
-    def _call(self, number: int, one: _Pass, inputs: Iterable[str], results: Iterable[str]) -> str:
+    def _call(self, number: int, one: Pass, inputs: Iterable[str], results: Iterable[str]) -> str:
         numbers = [f"s{i}" for i in range(self.numbers)]
         return f"pass{number}({', '.join(['zero', *inputs, *one.given, *numbers, *results])});"
 
-    def _single(self, number: int, one: _Pass, results: Sequence[str]) -> list[str]:
+    def single(self, number: int, one: Pass, results: Sequence[str]) -> list[str]:
         """The values of a pass at the element `e`."""
         inputs = []
         for i in one.inputs:
             kind, row = KINDS[self.inputs[i].dtype], self.inputs[i].row
+            if self.inputs[i].load == GIVEN:
+                inputs.append(f"handed_on<{kind}>(v[0], zero)")
+                continue
             inputs.append(f"decode(load_bits(x{i}, {kind}, {'int(e)' if row is None else f'a[{row}]'}), {kind})")
         lines = [f"int a[{self.rows + 1}];", "chain_offsets(layout, e, a);", f"float {', '.join(results)};"]
         return [*lines, self._call(number, one, inputs, results)]
 
-    def _loop(self, number: int, one: _Pass, loaded: set[int]) -> list[str]:
+    def _loop(self, number: int, one: Pass, loaded: set[int]) -> list[str]:
         """One pass over the row, and the results of its reductions."""
         vector = self.shape.vector
         totals = [f"t{_number(each.value)}" for each in one.reductions]
@@ -242,7 +254,7 @@ class _Writer:
         if vector == 1:
             names = [f"g{j}" for j in range(len(one.results))]
             lines += ["#pragma unroll 1", "    for (unsigned col = row.lane; col < cols; col += row.lanes) {"]
-            body = ["unsigned e = start + col;", *self._single(number, one, names)]
+            body = ["unsigned e = start + col;", *self.single(number, one, names)]
             for total, each, name in zip(totals, one.reductions, names, strict=False):
                 body.append(f"float one_{total}[1] = {{{name}}};")
                 body.append(f"accumulate<terms::{each.term}>({total}, one_{total});")
@@ -251,13 +263,13 @@ class _Writer:
         else:
             lines += ["#pragma unroll", f"    for (int k = 0; k < {self.shape.accesses}; k++) {{"]
             body = ["unsigned col = (k * row.lanes + row.lane) * 8, e = start + col;", "if (col >= cols) continue;"]
-            body += self._eight(number, one, loaded)
+            body += self.eight(number, one, loaded)
         lines += [f"        {line}" for line in body]
         lines.append("    }")
         for place, (total, each) in enumerate(zip(totals, one.reductions, strict=True)):
             names = [f"g{j}" for j in range(len(one.results))]
             lines.append(f"    auto again_{total} = [&](unsigned col) {{")
-            lines += [f"        {line}" for line in ["unsigned e = start + col;", *self._single(number, one, names)]]
+            lines += [f"        {line}" for line in ["unsigned e = start + col;", *self.single(number, one, names)]]
             lines += [f"        return g{place};", "    };"]
             kind = f"{_bool(self.shape.block)}, terms::{each.term}, {C_NAMES[each.value[1]]}"
             given = f"row, {total}, cols, {each.divisor}, {_bool(each.root)}, again_{total}"
@@ -265,12 +277,12 @@ class _Writer:
             lines.append(f"    float v{each.value[0]} = {found};")
         return lines
 
-    def _eight(self, number: int, one: _Pass, loaded: set[int]) -> list[str]:
+    def eight(self, number: int, one: Pass, loaded: set[int]) -> list[str]:
         lines = [f"int a[{self.rows + 1}];", "chain_offsets(layout, e, a);"]
         for i in one.inputs:
             each = self.inputs[i]
             kind, at = KINDS[each.dtype], "int(e)" if each.row is None else f"a[{each.row}]"
-            if each.load == SCATTERED:
+            if each.load in (SCATTERED, GIVEN):
                 continue
             name = f"p{i}[k]" if i in self.kept else f"p{i}"
             if i not in loaded:
@@ -282,7 +294,10 @@ class _Writer:
         for i in one.inputs:
             each = self.inputs[i]
             lines.append(f"float f{i}[8];")
-            if each.load == SCATTERED:
+            if each.load == GIVEN:
+                found = f"handed_on<{KINDS[each.dtype]}>(v[j], zero)"
+                lines += ["#pragma unroll", f"for (int j = 0; j < 8; j++) f{i}[j] = {found};"]
+            elif each.load == SCATTERED:
                 at = "int(e + j)" if each.row is None else f"b[{each.row}]"
                 found = f"decode(load_bits(x{i}, {KINDS[each.dtype]}, {at}), {KINDS[each.dtype]})"
                 lines += ["#pragma unroll", "for (int j = 0; j < 8; j++) {", f"    int b[{self.rows + 1}];"]
@@ -296,7 +311,7 @@ class _Writer:
         lines += ["#pragma unroll", f"for (int j = 0; j < 8; j++) {call}"]
         for each, name in zip(one.reductions, names, strict=False):
             lines.append(f"accumulate<terms::{each.term}>(t{_number(each.value)}, {name});")
-        for place, name in zip(one.stored, names[len(one.reductions) :], strict=True):
+        for place, name in zip(one.stored, names[len(names) - len(one.stored) :], strict=True):
             kind = KINDS[self.outputs[place][1]]
             lines.append(f"Packed::store(y{place}, {kind}, true, int(e), int(e) + 4, {name});")
         return lines

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ampkit import backends
+from ampkit.backends.launch_queue import queue
 from ampkit.base.dtypes import Array, DType
 
 from ..array_layout import vector_width
@@ -135,6 +136,23 @@ def _output(part: Array, need: DType, buffer: Any, shape: tuple[int, ...]) -> Ar
 
 
 def _sum_parts(parts: list[Any], outs: list[Any], dtype: DType) -> None:
+    given, wanted = [p for p in parts if p is not None], [out for out in outs if out is not None]
+    places = [out is not None for out in outs]
+
+    def call(read: Any, written: Any) -> None:
+        of_parts, of_outs = iter(read), iter(written)
+        filled = [None if p is None else next(of_parts) for p in parts]
+        _launch_sums(filled, [next(of_outs) if place else None for place in places], dtype)
+
+    if queue.opened and queue.opens("cuda"):
+        if queue.held.add_following("sums of weights", call, given, wanted):
+            return
+        if queue.waiting:
+            queue.flush((), wanted)
+    call(given, wanted)
+
+
+def _launch_sums(parts: list[Any], outs: list[Any], dtype: DType) -> None:
     any_part = next(p for p in parts if p is not None)
     first, second = (p if p is not None else any_part for p in (*parts, None)[:2])
     dw, db = (*outs, None)[:2]

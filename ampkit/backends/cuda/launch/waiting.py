@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import Any
 from weakref import ref
 
 import numpy as np
 
+from ampkit import backends
 from ampkit.backends.launch_queue import FusedChain
 from ampkit.base.dtypes import Array
 
@@ -39,10 +40,11 @@ class Value:
     """An array that launches read or make. launch: which makes it, None once it is in memory.
 
     array: its address. allocation: a weak reference, of one that waits. block, kept: what keeps its memory, of one that
-    is read from memory. whole: of a view, the waiting value whose memory holds it.
+    is read from memory. whole: of a view, the waiting value whose memory holds it; views: of such a value, those that
+    are the same elements in the same order, and do not keep the memory.
     """
 
-    __slots__ = ("__weakref__", "allocation", "array", "block", "index", "kept", "launch", "whole")
+    __slots__ = ("__weakref__", "allocation", "array", "block", "index", "kept", "launch", "views", "whole")
 
     def __init__(self, array: Array, launch: Any = None, index: int = 0):
         self.array, self.launch, self.index = array, launch, index
@@ -50,11 +52,27 @@ class Value:
         self.block: Block | None = None
         self.kept: Any = None
         self.whole: Value | None = None
+        self.views: list[ref[Value]] = []
+
+    def moves_to(self, array: Array) -> None:
+        """Its memory is another one."""
+        self.array = array
+        for view in filter(None, [each() for each in self.views]):
+            view.array = array.reshape(view.array.shape)
+
+    def has_view(self, array: Array) -> bool:
+        """Whether an array is its elements, contiguous, in the same order."""
+        mine = self.array
+        if array.data.ptr != mine.data.ptr or array.size != mine.size or array.dtype != mine.dtype:
+            return False
+        return bool(array.flags.c_contiguous and mine.flags.c_contiguous)
 
     def is_held(self) -> bool:
         """Whether an array other than those of waiting launches holds its memory."""
         if self.allocation is not None and self.launch is not None:
             return self.allocation() is not None
+        if self.block is None and self.whole is not None:
+            return self.whole.is_held()
         return self.block is None or self.block.is_held()
 
 
@@ -65,7 +83,11 @@ class Launch:
     moved: bytes that it would read and write by itself, 0 once a report has counted it. dtypes: of its results.
     """
 
-    __slots__ = ("backward", "dtypes", "key", "made", "moved", "name", "number", "operands", "plan")
+    __slots__ = ("backward", "dtypes", "key", "made", "moved", "name", "number", "operands", "plan", "then")
+    stores_all = False  # whether it cannot leave out a result
+    costs = (
+        2.0  # bytes read for a result that is computed anew, at most, over its own: it would be written and read once
+    )
 
     def __init__(self, number: int, name: str, backward: bool, plan: LaunchPlan, operands: tuple[Any, ...]):
         self.number, self.name, self.backward, self.plan, self.operands = number, name, backward, plan, operands
@@ -74,6 +96,7 @@ class Launch:
         self.made: tuple[ref[Value] | None, ...] = ()  # who reads a value keeps it, and a value its launch: no cycles
         self.dtypes: tuple[str, ...] = ()
         self.moved = 0
+        self.then: list[ref[Value]] = []  # what is computed right after it
 
     def makes(self, values: list[Value | None]) -> None:
         """`values` are its results."""
@@ -86,6 +109,10 @@ class Launch:
         """Run by itself, into `outs`."""
         elementwise.run(self.name, self.backward, self.plan, operands, outs)
 
+    def empty(self, value: Value) -> Array:
+        """Allocate one of its results."""
+        return self.plan.empty(value.array, value.array.dtype)
+
     @property
     def values(self) -> list[Value | None]:
         return [None if each is None else each() for each in self.made]
@@ -93,6 +120,24 @@ class Launch:
     @property
     def title(self) -> str:
         return f"{self.name} backward" if self.backward else self.name
+
+
+class FollowingLaunch(Launch):
+    """A launch that reads results of others, small ones, and runs when they are there. call(operands, outs)."""
+
+    __slots__ = ("call",)
+    stores_all = True
+
+    def __init__(self, number: int, name: str, call: Callable[..., None], operands: tuple[Value, ...], out: Array):
+        super().__init__(number, name, False, LaunchPlan(out.shape, None, 1, None, None, ()), operands)
+        self.key, self.call = ("alone", number), call
+
+    def run(self, operands: Sequence[Any], outs: Sequence[Any]) -> None:
+        self.call(operands, outs)
+
+    def empty(self, value: Value) -> Array:
+        made: Array = backends.backend_of(value.array).empty(value.array.shape, value.array.dtype)
+        return made
 
 
 def is_value(operand: Any) -> bool:

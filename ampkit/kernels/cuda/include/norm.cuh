@@ -69,18 +69,18 @@ struct RowInput {
     __device__ __forceinline__ void reload(float (&v)[V], int64 at) const { load_floats<V>(x + at, v); }
 };
 
-// Output dx [rows, cols].
+// Output [rows, cols].
 template <typename S>
-struct GradOutput {
-    S* dx;
+struct RowOutput {
+    S* to;
     template <int V>
-    __device__ __forceinline__ void store(float (&v)[V], int64 at) const { store_floats<V>(dx + at, v); }
+    __device__ __forceinline__ void store(float (&v)[V], int64 at) const { store_floats<V>(to + at, v); }
 };
 
 // out = affine((x - mean) * rstd), with rstd = 1 / sqrt(mean((x - mean)^2) + eps); without CENTERED the mean is 0. Two
 // passes over the row. Writes means (if CENTERED) and rstds [rows].
-template <bool CENTERED, typename T, int V, int K, bool BLOCK, typename Source, typename Scales>
-__device__ __forceinline__ void forward(Source x, Scales affine, T* out, float* means, float* rstds, int64 rows,
+template <bool CENTERED, int V, int K, bool BLOCK, typename Source, typename Scales, typename Out>
+__device__ __forceinline__ void forward(Source x, Scales affine, Out out, float* means, float* rstds, int64 rows,
                                         int64 cols, int64 cached, float eps) {
     using Threads = RowThreads<BLOCK>;
     int64 row = Threads::index();
@@ -122,7 +122,7 @@ __device__ __forceinline__ void forward(Source x, Scales affine, T* out, float* 
         for (int j = 0; j < V; j++) v[k][j] = (v[k][j] - mean) * rstd;
         affine.scale(v[k], row, at);
         affine.shift(v[k], row, at);
-        store_floats<V>(out + start + at, v[k]);
+        out.store(v[k], start + at);
     });
     if (Threads::lane() == 0) {
         if (CENTERED) means[row] = mean;
@@ -210,23 +210,26 @@ __device__ __forceinline__ void add_to(float* sums, const float (&values)[V]) {
 
 // dx = (g - x_hat * mean(g * x_hat) - mean(g)) * rstd, with g = dy * weight, x_hat = (x - mean) * rstd; without CENTERED
 // mean(g) is left out. dw, db (or null): sums of dy * x_hat and of dy over the block's rows, [blocks, cols].
-template <bool CENTERED, typename S, typename T, int V, int K, bool BLOCK, typename Out>
-__device__ __forceinline__ void backward(const T* dy, const S* x, ColumnAffine affine, const float* means,
+template <bool CENTERED, int V, int K, bool BLOCK, typename Grad, typename Source, typename Out>
+__device__ __forceinline__ void backward(Grad dy, Source x, ColumnAffine affine, const float* means,
                                          const float* rstds, Out out, float* dw, float* db, int64 rows, int64 cols,
                                          int64 cached) {
     using Threads = RowThreads<BLOCK>;
-    SharedRows<S, T> cache(dw, db, cols, cached);
+    SharedRows<typename Source::Stored, typename Grad::Stored> cache(dw, db, cols, cached);
     if (K == 0 && dw) clear<V>(cache.dw, cols);
     if (K == 0 && db) clear<V>(cache.db, cols);
     float g[K ? K : 1][V], x_hat[K ? K : 1][V], dws[K ? K : 1][V] = {}, dbs[K ? K : 1][V] = {};
     for (int64 row = Threads::index(); row < rows; row += (int64)gridDim.x * Threads::per_block()) {
-        const T* dy_row = dy + row * cols;
-        const S* x_row = x + row * cols;
         float mean = CENTERED ? means[row] : 0.0f, rstd = rstds[row];
         auto read = [&](int k, int64 at, bool reload) {
             bool in_cache = K == 0 && at < cached;
-            load_floats<V>(reload && in_cache ? cache.dy + at : dy_row + at, g[k]);
-            load_floats<V>(reload && in_cache ? cache.x + at : x_row + at, x_hat[k]);
+            if (reload && in_cache) {
+                load_floats<V>(cache.dy + at, g[k]), load_floats<V>(cache.x + at, x_hat[k]);
+            } else if (reload) {
+                dy.reload(g[k], row * cols + at), x.reload(x_hat[k], row * cols + at);
+            } else {
+                dy.load(g[k], row * cols + at), x.load(x_hat[k], row * cols + at);
+            }
             if (in_cache && !reload) store_floats<V>(cache.dy + at, g[k]), store_floats<V>(cache.x + at, x_hat[k]);
 #pragma unroll
             for (int j = 0; j < V; j++) x_hat[k][j] = (x_hat[k][j] - mean) * rstd;

@@ -8,7 +8,8 @@ template <typename S, typename T, int V, int K, bool BLOCK>
 __global__ void __launch_bounds__(MAX_BLOCK<K, BLOCK>) layer_norm_forward(
     const S* x, const float* weight, const float* bias, T* out, float* mean, float* rstd, int64 rows, int64 cols,
     int64 cached, float eps) {
-    forward<true, T, V, K, BLOCK>(RowInput<S>{x}, ColumnAffine{weight, bias}, out, mean, rstd, rows, cols, cached, eps);
+    forward<true, V, K, BLOCK>(RowInput<S>{x}, ColumnAffine{weight, bias}, RowOutput<T>{out}, mean, rstd, rows, cols,
+                               cached, eps);
 }
 
 // out = x * rstd * weight; a warp or a block per row.
@@ -16,8 +17,8 @@ template <typename S, typename T, int V, int K, bool BLOCK>
 __global__ void __launch_bounds__(MAX_BLOCK<K, BLOCK>) rms_norm_forward(const S* x, const float* weight, T* out,
                                                                         float* rstd, int64 rows, int64 cols,
                                                                         int64 cached, float eps) {
-    forward<false, T, V, K, BLOCK>(RowInput<S>{x}, ColumnAffine{weight, nullptr}, out, nullptr, rstd, rows, cols,
-                                   cached, eps);
+    forward<false, V, K, BLOCK>(RowInput<S>{x}, ColumnAffine{weight, nullptr}, RowOutput<T>{out}, nullptr, rstd, rows,
+                                cols, cached, eps);
 }
 
 // dx, and the block's share of dw and db [gridDim.x, cols], null if not wanted; rows are strided over the grid.
@@ -25,8 +26,8 @@ template <typename S, typename T, int V, int K, bool BLOCK>
 __global__ void __launch_bounds__(MAX_BLOCK<K, BLOCK>) layer_norm_backward(
     const T* dy, const S* x, const float* weight, const float* mean, const float* rstd, S* dx, float* dw, float* db,
     int64 rows, int64 cols, int64 cached) {
-    backward<true, S, T, V, K, BLOCK>(dy, x, ColumnAffine{weight, nullptr}, mean, rstd, GradOutput<S>{dx}, dw, db, rows,
-                                      cols, cached);
+    backward<true, V, K, BLOCK>(RowInput<T>{dy}, RowInput<S>{x}, ColumnAffine{weight, nullptr}, mean, rstd,
+                                RowOutput<S>{dx}, dw, db, rows, cols, cached);
 }
 
 // dx, and the block's share of dw [gridDim.x, cols], null if not wanted.
@@ -34,8 +35,8 @@ template <typename S, typename T, int V, int K, bool BLOCK>
 __global__ void __launch_bounds__(MAX_BLOCK<K, BLOCK>) rms_norm_backward(
     const T* dy, const S* x, const float* weight, const float* rstd, S* dx, float* dw, int64 rows, int64 cols,
     int64 cached) {
-    backward<false, S, T, V, K, BLOCK>(dy, x, ColumnAffine{weight, nullptr}, nullptr, rstd, GradOutput<S>{dx}, dw,
-                                       nullptr, rows, cols, cached);
+    backward<false, V, K, BLOCK>(RowInput<T>{dy}, RowInput<S>{x}, ColumnAffine{weight, nullptr}, nullptr, rstd,
+                                 RowOutput<S>{dx}, dw, nullptr, rows, cols, cached);
 }
 
 // dw, db [gridDim.y, cols]: sums of dy * x_hat and of dy over every gridDim.y-th row; a thread per column. mean: null

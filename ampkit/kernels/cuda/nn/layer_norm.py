@@ -21,6 +21,7 @@ from ampkit.backends.cuda.array_layout import (
     to_float32,
     vector_width,
 )  # fmt: skip
+from ampkit.backends.cuda.launch.norm_chains import NormCall
 from ampkit.backends.cuda.launch.rows import (
     CHUNKS,
     RowPlan,
@@ -53,9 +54,7 @@ def _normalized(
     statistics = [backend.empty((rows, 1), float32) for _ in range(1 + centered)]
     plan = row_plan(cols, x, out, *scales)
     config = grid(x, cols, plan)
-    sizes = np.int64(rows), np.int64(cols), np.int64(config.cached), np.float32(eps)
-    entry = typed("layer_norm_forward" if centered else "rms_norm_forward", x.dtype, dtype, *plan)
-    config.launch("nn/layer_norm", entry, x, *scales, out, *statistics, *sizes)
+    NormCall(False, centered, (x,), tuple(scales), out, tuple(statistics), cols, plan, config, eps).launch()
     return out, *(statistics if centered else (None, *statistics))
 
 
@@ -74,10 +73,8 @@ def _gradients(
     count = config.blocks if summed else min(CHUNKS, len(x))
     parts = [None if need is None else backends.backend_of(dy).empty((count, cols), float32) for need in needs[1:]]
     if dx is not None:
-        args = grad, x, weight, *statistics, dx, *(parts if summed else [None] * len(parts))
-        sizes = *map(np.int64, x.shape), np.int64(config.cached)
-        entry = typed("layer_norm_backward" if centered else "rms_norm_backward", x.dtype, grad.dtype, *plan)
-        config.launch("nn/layer_norm", entry, *args, *sizes)
+        given, sums = (weight, *statistics), tuple(parts) if summed else (None,) * len(parts)
+        NormCall(True, centered, (grad, x), given, dx, sums, cols, plan, config).launch()
     if not summed:
         weight_columns(grad, x, statistics, parts)
     size = () if isinstance(normalized_shape, int) else normalized_shape
@@ -99,7 +96,7 @@ def _readable(dy: Array, saved: Saved, needs: Any, normalized_shape: Any, **para
 
 
 for _op in (layer_norm, rms_norm):
-    register_norm(LAUNCHER, _op, _normalized, _gradients, _fits, _readable, supports_dtypes, wants_cache=True)
+    register_norm(LAUNCHER, _op, _normalized, _gradients, _fits, _readable, supports_dtypes, True, launches=True)
 
 
 # group_norm: a row is a group of channels; weight and bias are per channel

@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(MAX_BLOCK<K, BLOCK>) add_layer_norm_forward(
     float* rstd, int64 rows, int64 cols, int64 cached, float eps, bool* keep_mask, unsigned threshold, float scale,
     uint64 seed, uint64 call, const uint64* draws) {
     ResidualInput<R, B> x = {residual, branch, total, {keep_mask, threshold, scale, seed, call, draws}};
-    forward<true, T, V, K, BLOCK>(x, ColumnAffine{weight, bias}, norm, mean, rstd, rows, cols, cached, eps);
+    forward<true, V, K, BLOCK>(x, ColumnAffine{weight, bias}, RowOutput<T>{norm}, mean, rstd, rows, cols, cached, eps);
 }
 
 // dresidual, dbranch from dnorm and dsum; dw, db as in norm.cuh's backward. Rows are strided over the grid.
@@ -97,8 +97,8 @@ __global__ void __launch_bounds__(MAX_BLOCK<K, BLOCK>) add_layer_norm_backward(
     R* dresidual, B* dbranch, float* dw, float* db, int64 rows, int64 cols, int64 cached, const bool* keep_mask,
     float scale) {
     ResidualGradOutput<R, B> out = {dsum, keep_mask, scale, dresidual, dbranch};
-    backward<true, R, T, V, K, BLOCK>(dnorm, total, ColumnAffine{weight, nullptr}, mean, rstd, out, dw, db, rows, cols,
-                                      cached);
+    backward<true, V, K, BLOCK>(RowInput<T>{dnorm}, RowInput<R>{total}, ColumnAffine{weight, nullptr}, mean, rstd, out, dw,
+                                db, rows, cols, cached);
 }
 
 // set SHAPES = ((8, 1, false), (8, 4, false), (8, 2, true), (8, 0, true), (1, 4, false), (1, 0, true))
