@@ -124,7 +124,7 @@ def row_chain_sources():
 
 
 def norm_chain_sources():
-    """Norms that compute what feeds them and what reads them, of both directions, in a warp, in a block and misaligned."""
+    """Norms that compute what feeds them and what reads them: both directions, in a warp, in a block, misaligned."""
     plain = RowArray(float32, None, row_source.WIDE), RowArray(bfloat16, None, row_source.WIDE)
     total = Step("Add", False, ("x0", "x1"), ((1, float32),))
     out = Step("Copy", False, ("x2",), ((2, bfloat16),))
@@ -162,6 +162,17 @@ def test_functions_of_a_chain_are_contracted_as_they_are_alone_and_not_with_each
         assert counts[0] == counts[1] > 0
         handed_on = nvrtc_compiler.instructions(*chain, "compute_90", "xor.b32")
         assert handed_on >= 9 * (len(steps) - 1)  # of 8 elements, and of one
+
+
+@needs_nvrtc
+def test_a_norm_between_products_is_contracted_as_it_is_alone():
+    before, after = (Step("Mul", False, (x, "x0"), ((i, float32),)) for i, x in ((1, "x0"), (2, "x1")))
+    norm = Norm(False, True, (("v1", float32),), float32, 8, 4, False)
+    plain = RowArray(float32, None, row_source.WIDE)
+    chain = norm_source.source(norm, (before, after), (plain,), ((2, float32),), 0)
+    one = '#include "nn/layer_norm.cu"\n', "layer_norm_forward<float, float, 8, 4, false>"
+    counts = [nvrtc_compiler.instructions(*each, "compute_90", "fma.rn") for each in (chain, one)]
+    assert counts[0] == counts[1] > 0
 
 
 @pytest.mark.parametrize("source", STEMS)

@@ -29,7 +29,7 @@ from ..nvrtc import MAX_ELEMENTS, STORED, launch
 from . import elementwise, norm_chains, row_chains
 from .chain_source import Input, Output, Step, source
 from .elementwise import AXES, BLOCK, LaunchPlan
-from .waiting import Block, Launch, Value, bytes_of, distinct, extent, is_value, layout_record, same_array, summary
+from .waiting import Block, Launch, Value, bytes_of, distinct, is_value, layout_record, overlap, same_array, summary
 
 MAX_STEPS = 32  # of a chain
 MAX_ARRAYS = 14  # that a chain reads and stores: their elements lie in registers
@@ -180,20 +180,14 @@ class CudaChains(Chains):
 
     def _outside(self, read: list[Array]) -> list[Value]:
         """Waiting values in memory of others that the arrays `read` overlap."""
-        found = []
-        for value in [value for key, value in self.values.items() if key < 0 and value.launch is not None]:
-            low, high = extent(value.array)
-            if any(low < end and start < high for start, end in [extent(one) for one in read if one.nbytes]):
-                found.append(value)
-        return found
+        others = [value for key, value in self.values.items() if key < 0 and value.launch is not None]
+        return [value for value in others if overlap([value.array], read)]
 
     def conflicts(self, written: list[Array]) -> Iterator[Value]:
         # Waiting values that read memory that is about to be written, or that are stored there.
-        ranges = [extent(one) for one in written if one.nbytes]
-        for value in self._alive() if ranges else ():
+        for value in self._alive() if written else ():
             near = [value, *[one for step in self.reach([value], True) for one in step.operands if is_value(one)]]
-            extents = [extent(one.array) for one in near]
-            if any(low < high_2 and low_2 < high for low, high in ranges for low_2, high_2 in extents):
+            if overlap([one.array for one in near], written):
                 yield value
 
     def reach(self, wanted: Iterable[Value], across: bool = False, known: Collection[Value] = ()) -> list[Launch]:
@@ -273,7 +267,7 @@ class CudaChains(Chains):
                     ]
                 )
                 cost = sum(bytes_of(one.array) for one in read)
-                costs = min([each.costs for each in again])
+                costs = min([each.costs() for each in again])
                 cheap = len(again) <= MAX_AGAIN and cost <= costs * value.array.nbytes
                 if not (cheap and all(one.is_held() for one in read)):
                     stored.add(value)

@@ -28,10 +28,11 @@ from .waiting import FollowingLaunch, Launch, Value, is_value
 
 
 class NormCall(NamedTuple):
-    """A launch of layer_norm.cu over rows of `cols` values, with its arrays in the order of the kernel's arguments.
+    """A launch of layer_norm.cu over rows of `cols` values, its arrays in the order of the kernel's arguments.
 
-    loads, out: the rows that are read and stored. vectors: other arrays that are read, or None: weight and bias, for the
-    gradient weight and statistics. results: others that are stored: statistics, or parts of sums. eps: of the forward.
+    loads, out: the rows that are read and stored. vectors: other arrays that are read, or None: weight and bias, for
+    the gradient weight and statistics. results: others that are stored: statistics, or parts of sums. eps: of the
+    forward.
     """
 
     backward: bool
@@ -86,8 +87,7 @@ class NormLaunch(RowLaunch):
     def loads(self) -> tuple[Any, ...]:
         return self.operands[: 1 + self.backward]
 
-    @property
-    def costs(self) -> float:  # type: ignore[override]
+    def costs(self) -> float:
         return 0.0 if self.backward else 1.25  # of its input, weight and bias: it is some work, too
 
     def empty(self, value: Value) -> Array:

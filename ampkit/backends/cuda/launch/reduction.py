@@ -122,9 +122,9 @@ def _reduce_n(term: str, x: Array, sizes: tuple[int, int, int], dtype: DType, fi
     rows = inner == 1 and n > 16
     name, lengths = ("reduce_rows", 2) if rows else ("reduce_columns", 3)
     if rows and center is None and queue.opened and queue.opens("cuda"):
-        held = queue.held.add_rows(term, x, outer, n, dtype, finish)
+        held: Array | None = queue.held.add_rows(term, x, outer, n, dtype, finish)
         if held is not None:
-            return held  # type: ignore[no-any-return]
+            return held
     while True:
         part, blocks, last_args = _row_parts(x, outer, n) if rows else _column_parts(x, outer, n, inner)
         parts = blocks_for(n, part)

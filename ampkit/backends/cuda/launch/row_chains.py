@@ -127,10 +127,8 @@ def _anchor(chains: Any, value: Value) -> RowLaunch | None:
 
 def waiting_of(one: Any) -> Value | None:
     """The value that an operand is, or is a view of, if it waits."""
-    for each in (one, one.whole) if is_value(one) else ():
-        if each is not None and each.launch is not None:
-            return each  # type: ignore[no-any-return]
-    return None
+    found: list[Value] = [one, one.whole] if is_value(one) else []
+    return next((each for each in found if each is not None and each.launch is not None), None)
 
 
 def _is_in(launch: Launch, anchor: RowLaunch) -> bool:

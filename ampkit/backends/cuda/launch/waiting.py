@@ -85,9 +85,6 @@ class Launch:
 
     __slots__ = ("backward", "dtypes", "key", "made", "moved", "name", "number", "operands", "plan", "then")
     stores_all = False  # whether it cannot leave out a result
-    costs = (
-        2.0  # bytes read for a result that is computed anew, at most, over its own: it would be written and read once
-    )
 
     def __init__(self, number: int, name: str, backward: bool, plan: LaunchPlan, operands: tuple[Any, ...]):
         self.number, self.name, self.backward, self.plan, self.operands = number, name, backward, plan, operands
@@ -108,6 +105,10 @@ class Launch:
     def run(self, operands: Sequence[Any], outs: Sequence[Any]) -> None:
         """Run by itself, into `outs`."""
         elementwise.run(self.name, self.backward, self.plan, operands, outs)
+
+    def costs(self) -> float:
+        """Bytes read for a result that is computed anew, at most, over its own: it would be written and read once."""
+        return 2.0
 
     def empty(self, value: Value) -> Array:
         """Allocate one of its results."""
@@ -161,6 +162,13 @@ def extent(array: Array) -> tuple[int, int]:
     steps = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
     low = array.data.ptr + sum(step for step in steps if step < 0)
     return low, array.data.ptr + sum(step for step in steps if step > 0) + array.dtype.itemsize
+
+
+def overlap(arrays: Iterable[Array], others: Iterable[Array]) -> bool:
+    """Whether one of `arrays` may share memory with one of `others`."""
+    ranges = [extent(one) for one in others if one.nbytes]
+    extents = [extent(one) for one in arrays] if ranges else []
+    return any(low < high_2 and low_2 < high for low, high in ranges for low_2, high_2 in extents)
 
 
 def bytes_of(array: Array) -> int:
