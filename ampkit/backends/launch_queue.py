@@ -1,10 +1,9 @@
-"""The elementwise launches of a compiled step that wait to run together: on a CPU while it runs, on a GPU while it is
-recorded.
+"""The launches of a compiled step that wait to run together: on a CPU while it runs, on a GPU while it is recorded.
 
-A kernel that does nothing but launch elementwise functions may leave them here: their outputs exist as arrays, whose
-elements are computed when they are needed. So whatever reads memory, or writes to it, says so first: every other kernel
-before it runs, every access to `Tensor.array` but that of a call of an op, the parts of a backward pass that add, cast
-or store gradients by plain array code, and the end of the step.
+A kernel that does nothing but launch elementwise functions, on a GPU also reductions and norms, may leave them here:
+their outputs exist as arrays, whose elements are computed when they are needed. So whatever reads memory, or writes to
+it, says so first: every other kernel before it runs, every access to `Tensor.array` but that of a call of an op, the
+parts of a backward pass that add, cast or store gradients by plain array code, and the end of the step.
 
 kernels/cpu/pointwise/chain.py holds the launches of a CPU, which run tile by tile, all of them whatever is needed;
 backends/cuda/launch/chains.py those of a GPU, of which what is needed runs, as one generated kernel per chain.

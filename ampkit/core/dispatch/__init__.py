@@ -46,8 +46,8 @@ class Kernel:
     wants_cache: whether it receives the versions of its inputs, under which it can cache values derived from them (see
     base/version_counter.py), and in a backward the buffers that gradients may be written to. replays: whether second
     derivatives run the reference forward again, since what it saved is neither an input nor the output.
-    launches: whether all that it does with arrays is to launch elementwise functions of its arguments and to return the
-    outputs, so that in a compiled step these may wait (see backends/launch_queue.py).
+    launches: whether all that it does with arrays is to launch elementwise functions of its arguments, on a GPU also
+    reductions and norms, and to return the outputs, which may wait in a compiled step (see backends/launch_queue.py).
     """
 
     __slots__ = ("dtypes", "launches", "min_elements", "name", "own_backward", "replays", "run", "wants_cache", "when")

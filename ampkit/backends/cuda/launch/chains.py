@@ -6,6 +6,7 @@ as its inputs are held by others, too: whoever needs it later computes it anew f
 to store and to read it.
 
 Launches wait as addresses, which keep no memory: whether a result is held is whether its allocation is alive.
+Reductions and norms wait, too, for kernels of their own, with what feeds and reads them (row_chains, norm_chains).
 """
 
 from __future__ import annotations
@@ -258,14 +259,8 @@ class CudaChains(Chains):
                 if value is None or value.launch is None or value in stored or not value.is_held():
                     continue
                 again = self.reach([value], True, stored)
-                read = distinct(
-                    [
-                        one
-                        for each in again
-                        for one in each.operands
-                        if is_value(one) and (one.launch is None or one in stored)
-                    ]
-                )
+                operands = [one for each in again for one in each.operands if is_value(one)]
+                read = distinct([one for one in operands if one.launch is None or one in stored])
                 cost = sum(bytes_of(one.array) for one in read)
                 costs = min([each.costs() for each in again])
                 cheap = len(again) <= MAX_AGAIN and cost <= costs * value.array.nbytes
