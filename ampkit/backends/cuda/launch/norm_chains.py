@@ -128,11 +128,12 @@ class NormLaunch(RowLaunch):
                     numbers.append(one)
             values: list[Any] = []
             for value in step.values:
-                wanted = value is not None and value.launch is not None
-                values.append((count, value.array.dtype) if wanted else None)
-                if wanted:
-                    places[id(value)] = f"v{count}"
-                    count += 1
+                if value is None or value.launch is None:
+                    values.append(None)
+                    continue
+                values.append((count, value.array.dtype))
+                places[id(value)] = f"v{count}"
+                count += 1
             described.append(Step(step.name, step.backward, tuple(operands), tuple(values)))
         loads = [(places[id(waiting_of(one) or one)], one.array.dtype) for one in self.loads]
         norm = Norm(call.backward, call.centered, tuple(loads), self.shapes[0][1], *call.plan)
@@ -145,7 +146,7 @@ class NormLaunch(RowLaunch):
             vectors.insert(1, None)
             more.insert(1 if call.backward else 0, None)
         arrays = *[one.array for one in kept], *[one.array for one, _ in inputs]
-        sizes = [np.int64(rows.count), np.int64(rows.cols), *([] if call.backward else [np.float32(call.eps)])]
+        sizes = [np.int64(rows.size), np.int64(rows.cols), *([] if call.backward else [np.float32(call.eps)])]
         arguments = *arrays, layout, *vectors, *more, *sizes, *numbers
         return code, name, call.config.blocks, call.config.threads, call.config.shared, *arguments
 

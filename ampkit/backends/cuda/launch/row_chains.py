@@ -30,9 +30,9 @@ WARP_ROW = 1024  # columns of a row that a warp reduces; see launch/reduction.py
 
 
 class Rows(NamedTuple):
-    """How the arrays of a chain lie: count rows of `cols` values, `vector` of them per access."""
+    """How the arrays of a chain lie: `size` rows of `cols` values, `vector` of them per access."""
 
-    count: int
+    size: int
     cols: int
     vector: int
 
@@ -43,7 +43,7 @@ class Rows(NamedTuple):
 
     @property
     def blocks(self) -> int:
-        return self.count if self.cols > WARP_ROW else blocks_for(self.count, BLOCK // 32)
+        return self.size if self.cols > WARP_ROW else blocks_for(self.size, BLOCK // 32)
 
 
 class RowLaunch(Launch):
@@ -53,7 +53,7 @@ class RowLaunch(Launch):
     shares = True  # whether other reductions may be in its chain
 
     def __init__(self, number: int, term: str, x: Value, rows: Rows, finish: Finish):
-        plan = LaunchPlan((rows.count,), None, rows.blocks, None, None, ())
+        plan = LaunchPlan((rows.size,), None, rows.blocks, None, None, ())
         super().__init__(number, f"{term} of rows", False, plan, (x,))
         self.key, self.term, self.rows, self.finish = ("rows", number), term, rows, finish
 
@@ -67,7 +67,7 @@ class RowLaunch(Launch):
         return _kernel(steps, stored, self.rows)
 
     def run(self, operands: Any, outs: Any) -> None:
-        run_rows(self.term, operands[0], outs[0], self.rows.count, self.rows.cols, self.finish)
+        run_rows(self.term, operands[0], outs[0], self.rows.size, self.rows.cols, self.finish)
 
 
 def added(chains: Any, term: str, x: Array, count: int, cols: int, dtype: DType, finish: Finish) -> Array | None:
@@ -139,15 +139,15 @@ def _is_in(launch: Launch, anchor: RowLaunch) -> bool:
     if isinstance(launch, FollowingLaunch):
         return False
     if not anchor.shares:
-        return launch.plan.order is None and size == rows.count * rows.cols
-    if launch.plan.order is not None or size not in (rows.count, rows.count * rows.cols):
+        return launch.plan.order is None and size == rows.size * rows.cols
+    if launch.plan.order is not None or size not in (rows.size, rows.size * rows.cols):
         return False
-    return size != rows.count or all(_is_of_rows(one, rows) for one in launch.operands if is_value(one))
+    return size != rows.size or all(_is_of_rows(one, rows) for one in launch.operands if is_value(one))
 
 
 def _is_of_rows(one: Value, rows: Rows) -> bool:
     """Whether an operand has one value for each row, or one for all."""
-    return one.array.size == 1 or (one.array.size == rows.count and bool(one.array.flags.c_contiguous))
+    return one.array.size == 1 or (one.array.size == rows.size and bool(one.array.flags.c_contiguous))
 
 
 def _is_passed(launch: Launch, one: Value, source: Value, anchor: RowLaunch) -> bool:
@@ -155,16 +155,16 @@ def _is_passed(launch: Launch, one: Value, source: Value, anchor: RowLaunch) -> 
     rows = anchor.rows
     if isinstance(launch, RowLaunch) and not any(one is each for each in launch.loads):
         return False
-    if not anchor.shares and source.array.size != rows.count * rows.cols:
+    if not anchor.shares and source.array.size != rows.size * rows.cols:
         return False
     if one.array.data.ptr != source.array.data.ptr or one.array.dtype != source.array.dtype:
         return False
-    whole = isinstance(launch, RowLaunch) or prod(launch.plan.shape) != rows.count
-    if source.array.size != rows.count or not whole:
-        same = one.array.size == source.array.size == (rows.count * rows.cols if whole else rows.count)
+    whole = isinstance(launch, RowLaunch) or prod(launch.plan.shape) != rows.size
+    if source.array.size != rows.size or not whole:
+        same = one.array.size == source.array.size == (rows.size * rows.cols if whole else rows.size)
         return same and bool(one.array.flags.c_contiguous)
     axes = [axis for axis in _axes(launch, [one]) if axis[0] > 1]
-    return axes == [axis for axis in [(rows.count, (1, rows.cols)), (rows.cols, (0, 1))] if axis[0] > 1]
+    return axes == [axis for axis in [(rows.size, (1, rows.cols)), (rows.cols, (0, 1))] if axis[0] > 1]
 
 
 def _axes(launch: Launch, operands: list[Value]) -> Any:
@@ -189,11 +189,12 @@ def _kernel(steps: list[Launch], stored: list[Value], rows: Rows) -> tuple[Any, 
                 numbers.append(one)
         values: list[tuple[int, DType] | None] = []
         for value in step.values:
-            wanted = value is not None and value.launch is not None
-            values.append((count, value.array.dtype) if wanted else None)
-            if wanted:
-                places[id(value)] = f"v{count}"
-                count += 1
+            if value is None or value.launch is None:
+                values.append(None)
+                continue
+            values.append((count, value.array.dtype))
+            places[id(value)] = f"v{count}"
+            count += 1
         if isinstance(step, RowLaunch):
             assert values[0] is not None
             number = f"s{len(numbers)}"
@@ -201,7 +202,7 @@ def _kernel(steps: list[Launch], stored: list[Value], rows: Rows) -> tuple[Any, 
             numbers.append(np.float32(step.finish.divisor))
         else:
             found = Step(step.name, step.backward, tuple(operands), tuple(values))
-            described.append(RowStep(found, prod(step.plan.shape) != rows.count))
+            described.append(RowStep(found, prod(step.plan.shape) != rows.size))
     outputs = tuple([(int(places[id(one)][1:]), one.array.dtype) for one in stored])
     kinds = tuple([each for _, each in inputs]), tuple([each for _, each in scalars])
     code, name = row_source.source(tuple(described), *kinds, outputs, len(numbers), rows.shape)
@@ -217,7 +218,7 @@ def inputs_of(
         raise UnsupportedError
     whole, scalars = dict[Any, tuple[Value, Launch]](), dict[Any, Value]()
     for step in steps:
-        of_rows = not isinstance(step, RowLaunch) and prod(step.plan.shape) == rows.count
+        of_rows = not isinstance(step, RowLaunch) and prod(step.plan.shape) == rows.size
         for one in step.loads if isinstance(step, RowLaunch) else step.operands:
             if not is_value(one) or waiting_of(one) is not None:
                 continue
@@ -233,7 +234,7 @@ def inputs_of(
     shapes = {step.plan.shape for _, step in strided}
     if len(shapes) > 1:
         raise UnsupportedError
-    axes = _axes(strided[0][1], [one for one, _ in strided]) if strided else [(rows.count * rows.cols, (1,))]
+    axes = _axes(strided[0][1], [one for one, _ in strided]) if strided else [(rows.size * rows.cols, (1,))]
     if len(axes) > AXES:
         raise UnsupportedError
     found, steps_of = list[tuple[Value, RowArray]](), dict[tuple[int, ...], int]()
@@ -247,12 +248,12 @@ def inputs_of(
         row = steps_of.setdefault(strides, len(steps_of))
         found.append((one, RowArray(one.array.dtype, row, _load(one, axes[-1][0], strides))))
     single = [(one, RowScalar(one.array.dtype, one.array.size == 1)) for one in scalars.values()]
-    layout = layout_record(rows.count * rows.cols, rows.cols, [size for size, _ in axes], list(steps_of))
+    layout = layout_record(rows.size * rows.cols, rows.cols, [size for size, _ in axes], list(steps_of))
     return found, single, layout
 
 
 def _is_dense(one: Value, rows: Rows) -> bool:
-    return one.array.size == rows.count * rows.cols and bool(one.array.flags.c_contiguous)
+    return one.array.size == rows.size * rows.cols and bool(one.array.flags.c_contiguous)
 
 
 def _load(one: Value, size: int, strides: tuple[int, ...]) -> int:

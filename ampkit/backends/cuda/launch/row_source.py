@@ -192,9 +192,9 @@ class Writer:
         lines += [f"    Row<{_bool(self.shape.block)}> row;"]
         lines += ["    unsigned zero = layout.zero, cols = layout.vector, start = row.index * cols;"]
         lines.append("    if (start >= layout.count) return;  // the whole warp: no barrier is missed")
-        for i, one in enumerate(self.scalars):
-            at = "0" if one.single else "int(row.index)"
-            lines.append(f"    float w{i} = decode(load_bits(z{i}, {KINDS[one.dtype]}, {at}), {KINDS[one.dtype]});")
+        for i, scalar in enumerate(self.scalars):
+            at, kind = "0" if scalar.single else "int(row.index)", KINDS[scalar.dtype]
+            lines.append(f"    float w{i} = decode(load_bits(z{i}, {kind}, {at}), {kind});")
         lines += [f"    Packed p{i}[{self.shape.accesses}];" for i in sorted(self.kept)]
         loaded = set[int]()
         lines += self._of_rows(0)
@@ -309,8 +309,8 @@ class Writer:
         lines += [f"float {name}[8];" for name in names]
         call = self._call(number, one, [f"f{i}[j]" for i in one.inputs], [f"{name}[j]" for name in names])
         lines += ["#pragma unroll", f"for (int j = 0; j < 8; j++) {call}"]
-        for each, name in zip(one.reductions, names, strict=False):
-            lines.append(f"accumulate<terms::{each.term}>(t{_number(each.value)}, {name});")
+        for reduction, name in zip(one.reductions, names, strict=False):
+            lines.append(f"accumulate<terms::{reduction.term}>(t{_number(reduction.value)}, {name});")
         for place, name in zip(one.stored, names[len(names) - len(one.stored) :], strict=True):
             kind = KINDS[self.outputs[place][1]]
             lines.append(f"Packed::store(y{place}, {kind}, true, int(e), int(e) + 4, {name});")

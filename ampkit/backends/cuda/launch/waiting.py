@@ -89,7 +89,10 @@ class Launch:
     def __init__(self, number: int, name: str, backward: bool, plan: LaunchPlan, operands: tuple[Any, ...]):
         self.number, self.name, self.backward, self.plan, self.operands = number, name, backward, plan, operands
         order = plan.order or range(len(plan.shape))
-        self.key = plan.shape, next((axis for axis in reversed(order) if plan.shape[axis] > 1), None)
+        self.key: tuple[Any, ...] = (
+            plan.shape,
+            next((axis for axis in reversed(order) if plan.shape[axis] > 1), None),
+        )
         self.made: tuple[ref[Value] | None, ...] = ()  # who reads a value keeps it, and a value its launch: no cycles
         self.dtypes: tuple[str, ...] = ()
         self.moved = 0

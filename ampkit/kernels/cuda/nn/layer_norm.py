@@ -73,8 +73,8 @@ def _gradients(
     count = config.blocks if summed else min(CHUNKS, len(x))
     parts = [None if need is None else backends.backend_of(dy).empty((count, cols), float32) for need in needs[1:]]
     if dx is not None:
-        given, sums = (weight, *statistics), tuple(parts) if summed else (None,) * len(parts)
-        NormCall(True, centered, (grad, x), given, dx, sums, cols, plan, config).launch()
+        given, shares = (weight, *statistics), tuple(parts) if summed else (None,) * len(parts)
+        NormCall(True, centered, (grad, x), given, dx, shares, cols, plan, config).launch()
     if not summed:
         weight_columns(grad, x, statistics, parts)
     size = () if isinstance(normalized_shape, int) else normalized_shape
