@@ -87,6 +87,7 @@ class Op:
         # How it runs once over the samples of a `vmap` (see core/dispatch/batching/rules.py); None: once per sample.
         pointwise = self.ours and self.forward.module.startswith("pointwise.")
         self.batching: Callable[[Any], Any] | None = rules.elementwise if pointwise else None
+        self.is_product = cast is Cast.LOW  # a product, a convolution or what is made of them
         self.anew: anew.Anew | None = None  # how its last output is computed again from what it saved
         # Its forward mode, where that takes fewer passes than its backward (see core/dispatch/forward_rules.py).
         self.tangent: Callable[..., Any] | None = None

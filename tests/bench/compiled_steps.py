@@ -4,7 +4,7 @@
     python tests/bench/compiled_steps.py --memory
 
 Width 256, 6 layers, 8 x 256 tokens: RMS norm, rotary positions and gated layers are written out, as models of others
-write them. Both libraries start from the same weights. Each variant runs in a process of its own, in turns of two
+write them. Both libraries start from the same weights. Each variant runs in a process of its own, in turns of some
 steps; figures are medians, ratios are of the turns side by side. --memory: the most bytes that arrays held in a step of
 GPT (6 layers, width 384, 8 x 256 tokens), parameters and moments included and not.
 """
@@ -24,7 +24,6 @@ import numpy as np
 from processes import Process, Worker
 
 WIDTH, HEADS, HIDDEN, LAYERS, VOCABULARY, BATCH, TOKENS = 256, 4, 704, 6, 256, 8, 256
-STEPS, WARMUP = 2, 3
 VARIANTS = ("ampkit compiled", "ampkit eager", "torch compiled", "torch eager")
 
 
@@ -135,18 +134,19 @@ def worker(library: str, way: str, dtype: str, threads: int, cpu_time: bool) -> 
         print(json.dumps({"seconds": (clock() - begin) / len(losses), "losses": losses}), flush=True)
 
 
-def compare(dtype: str, variants: list[str], rounds: int, options: list[str]) -> None:
-    """Print a table of the variants in one dtype."""
+def compare(dtype: str, variants: list[str], counts: tuple[int, int, int], options: list[str]) -> None:
+    """Print a table of the variants in one dtype. counts: steps before the rounds, rounds, steps in one."""
+    warmup, rounds, steps = counts
     workers = {name: Worker([__file__, "--worker", *name.split(), dtype, *options]) for name in variants}
     first = {}
     for name, process in workers.items():
         begin = time.perf_counter()
         first[name] = process.ask(1)["losses"], time.perf_counter() - begin
-        process.ask(WARMUP)
+        process.ask(warmup)
     times: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(rounds):
         for name, process in workers.items():
-            times[name].append(process.ask(STEPS)["seconds"])
+            times[name].append(process.ask(steps)["seconds"])
     for process in workers.values():
         process.end()
     base = times[variants[0]]
@@ -196,6 +196,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--warmup", type=int, default=3, help="steps of each variant before the rounds")
+    parser.add_argument("--steps", type=int, default=2, help="steps of each variant in a round")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--without", nargs="+", default=[], help="no variants whose names contain one of these")
     parser.add_argument("--cpu-time", action="store_true", help="seconds of all threads, not of the clock on the wall")
@@ -213,7 +215,8 @@ def main() -> None:
             memory(dtype)
             continue
         variants = [name for name in VARIANTS if not any(part in name for part in args.without)]
-        compare(dtype, variants, args.rounds, ["--threads", str(args.threads), *["--cpu-time"] * args.cpu_time])
+        counts = args.warmup, args.rounds, args.steps
+        compare(dtype, variants, counts, ["--threads", str(args.threads), *["--cpu-time"] * args.cpu_time])
 
 
 if __name__ == "__main__":

@@ -346,6 +346,39 @@ def test_words_of_pytorch_are_taken_and_others_refused():
 
 
 @needs_kernels
+def reads_a_value(x: Any, y: Any, z: Any) -> Any:
+    return (x * y + z) * (x * y).sum().item()
+
+
+def branches(x: Any, y: Any, z: Any) -> Any:
+    return x * y + z if (x * y + z).sum() > 0 else x * z - y
+
+
+def counts_and_prints(x: Any, y: Any, z: Any) -> Any:
+    CALLS.append(len(CALLS))
+    print(CALLS, (x * y)[0, 0].item())  # noqa: T201 - it is what the step does
+    return (x * y + z) * float(CALLS[-1])
+
+
+def changes_shape(x: Any, y: Any, z: Any) -> Any:
+    CALLS.append(len(CALLS))
+    rows = 64 - len(CALLS)
+    return (x[:rows] * y[:rows] + z[:rows]).clamp(-1.0, 1.0)
+
+
+CALLS: list[int] = []
+
+
+@pytest.mark.parametrize("step", [reads_a_value, branches, counts_and_prints, changes_shape])
+def test_what_a_step_reads_decides_prints_and_counts_on_the_host_is_that_of_every_call(step, capsys):
+    found = []
+    for call in (step, ampkit.compile(step)):
+        CALLS.clear()
+        outs = [bits(call(*tensors(seed=seed))) for seed in range(5)]
+        found.append((outs, list(CALLS), capsys.readouterr().out))
+    assert found[0] == found[1]
+
+
 def test_the_report_says_what_was_fused_and_what_was_not():
     def step(x: Any, y: Any, z: Any) -> Any:
         first = ops.silu(x) * y + z

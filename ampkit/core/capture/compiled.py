@@ -8,14 +8,23 @@ same bits (see backends/launch_queue.py).
 
 from __future__ import annotations
 
+import platform
+import sys
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import update_wrapper
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ... import backends
+from ...backends.cpu import cpuinfo
 from ...backends.cpu.caching_allocator import allocator
+from ...backends.cpu.native.library import instruction_set
+from ...backends.cpu.onednn.library import isa
 from ...backends.determinism import are_deterministic_algorithms_enabled
 from ...backends.launch_queue import Log, queue
 from ...backends.precision import convolutions_use_tf32, get_float32_matmul_precision
@@ -25,6 +34,7 @@ from .. import policy
 from ..autograd import saved_hooks
 from ..autograd.grad_mode import is_grad_enabled, is_inference_mode_enabled
 from ..dispatch import is_reference_only
+from ..dispatch.tuning import Choices
 from ..nested import tensors_in
 from ..tensor import Tensor, guard_reads
 from .anew import computing_anew
@@ -44,6 +54,7 @@ def compile(
     dynamic: bool | None = None,
     mode: str | None = None,
     warmup: int = WARMUP_CALLS,
+    choices: str | PathLike[str] | None = None,
 ) -> Any:
     """`step` as a callable that is recorded on a GPU and launched as one graph, and fused on a CPU; also a decorator.
 
@@ -63,8 +74,13 @@ def compile(
     good. dynamic: whether sizes of tensors change from call to call. On a CPU it has no effect, as nothing is recorded
     and chains take any sizes. A graph of a GPU has fixed sizes: with True the sizes that come back first are recorded,
     and calls of all others run eagerly, so that no length costs a recording; pad to few sizes where most calls should
-    be launched. With None and False each of up to 8 sizes is recorded. mode: "default", "reduce-overhead" and
-    "max-autotune" do the same, as a graph has no overhead to reduce, and kernels are chosen once whatever the mode.
+    be launched. With None and False each of up to 8 sizes is recorded. mode: "default" and "reduce-overhead" do the
+    same, as a graph has no overhead to reduce. "max-autotune" times on a CPU the kernels that a product or convolution
+    may take, each call of its shapes, dtypes and layouts once, and keeps the fastest; a GPU goes on as by default. The
+    bits of a step are then those of the kernels chosen, and others than an eager step's. choices: the file that the
+    choice is written to, before the call returns that made it, and read from: beside a run's checkpoints, it lets the
+    run go on bit for bit. A file of another version or computer, or one that broke off, is left as it is: a
+    RuntimeWarning says so, and the kernels are those of the other modes.
 
     Values of tensors on the device may change between calls. Where something else has changed that the step read on the
     host, it is another kind of call and recorded anew: `training`, `requires_grad`, hyperparameters, hooks, settings,
@@ -82,15 +98,18 @@ def compile(
     after an optimizer or a scaler has begun its step, which cannot be repeated then; the next calls run eagerly.
     """
     if step is None:
-        return lambda f: compile(f, fullgraph=fullgraph, dynamic=dynamic, mode=mode, warmup=warmup)
+        return lambda f: compile(f, fullgraph=fullgraph, dynamic=dynamic, mode=mode, warmup=warmup, choices=choices)
     if not callable(step):
         raise ArgumentError("compile", "a function or a module", f"a {type(step).__name__}")
     if not isinstance(warmup, int) or warmup < 1:
         raise ArgumentError("compile", "warmup from 1", repr(warmup))
     if mode is not None:
         check_choice("compile", "mode", mode, *MODES)
+    if choices is not None and mode != "max-autotune":
+        raise ArgumentError("compile", "mode='max-autotune' where choices names a file", f"mode={mode!r}")
+    chosen = _choices(choices) if mode == "max-autotune" else None
     varies = dynamic is not None and switch("compile", "dynamic", dynamic)
-    return Compiled(step, warmup, switch("compile", "fullgraph", fullgraph), varies)
+    return Compiled(step, warmup, switch("compile", "fullgraph", fullgraph), varies, chosen)
 
 
 def shared_memory(backend: Any) -> AbstractContextManager[Any]:
@@ -104,8 +123,15 @@ def shared_memory(backend: Any) -> AbstractContextManager[Any]:
 class Compiled:
     """A step wrapped by `compile`: one `Variant` per kind of arguments."""
 
-    def __init__(self, step: Callable[..., Any], warmup: int, fullgraph: bool = False, dynamic: bool = False):
-        self.step, self.warmup, self.fullgraph, self.dynamic = step, warmup, fullgraph, dynamic
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        warmup: int,
+        fullgraph: bool = False,
+        dynamic: bool = False,
+        choices: Choices | None = None,
+    ):
+        self.step, self.warmup, self.fullgraph, self.dynamic, self.choices = step, warmup, fullgraph, dynamic, choices
         self._log, self._memory = Log(), Memory()  # of the last call on a CPU
         self._device = "cpu"
         self._variants: dict[Any, Variant] = {}  # by the arguments' key and a number
@@ -147,7 +173,7 @@ class Compiled:
         Its text is a table; before any call, of a CPU on which nothing ran.
         """
         if self._device == "cpu":
-            return report_of_cpu(self._log, self._memory)
+            return report_of_cpu(self._log, self._memory, {} if self.choices is None else self.choices.kernels)
         recorded = [kind for kind in self._variants.values() if kind.graph.recording is not None]
         most = max((kind.graph.footprint.nbytes for kind in recorded), default=0)
         return report_of_gpu(self._device, [kind.log for kind in recorded], self.eager_because, most)
@@ -160,7 +186,7 @@ class Compiled:
 
     def _fused(self, args: Any, kwargs: Any) -> Any:
         guard_reads()
-        with computing_anew() as left_out, allocator().measured() as peak:
+        with computing_anew() as left_out, self.choices or nullcontext(), allocator().measured() as peak:
             out, log = queue.run_step(self.step, args, kwargs)
         if log is not None:
             self._log, self._memory = log, Memory(peak[0], left_out)
@@ -201,6 +227,17 @@ class Compiled:
             self.eager_because.append(reason)
             if not self.fullgraph:
                 warnings.warn(f"compile: runs eagerly: {reason}", RuntimeWarning, stacklevel=3)
+
+
+def _choices(path: Any) -> Choices:
+    package: Any = sys.modules[__name__.partition(".")[0]]  # which is above this layer
+    versions = {"ampkit": package.__version__, "numpy": np.__version__}
+    processor = {
+        "CPU": cpuinfo.entry("model name") or platform.machine(),
+        "oneDNN": isa(),
+        "kernels": instruction_set(),
+    }
+    return Choices(None if path is None else Path(path), versions | processor)
 
 
 def _backend(given: list[Tensor]) -> Any:

@@ -29,7 +29,8 @@ class Report:
     may read their outputs. graphs: how many kinds of calls are recorded on a GPU, each launched as one graph.
     eager_because: why calls run eagerly there. peak_bytes: the most bytes that arrays of 128 KiB and more held during
     the last call on a CPU, or the memory of the temporaries of the largest recording on a GPU. anew: bytes that the
-    call did not keep for its backward, as it computed them again there, by op.
+    call did not keep for its backward, as it computed them again there, by op. kernels: of mode="max-autotune", the
+    kernel chosen for each call of a product.
     """
 
     device: str
@@ -40,6 +41,7 @@ class Report:
     eager_because: Sequence[str] = ()
     peak_bytes: int = 0
     anew: Mapping[str, int] = field(default_factory=dict)
+    kernels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def bytes_before(self) -> int:
@@ -59,7 +61,8 @@ class Report:
         if self.anew:
             each = ", ".join(f"{op} {bytes_in_words(count)}" for op, count in Counter(self.anew).most_common(_ROWS))
             found.append(f"computed anew in backward rather than kept: {each}")
-        return found
+        kernels = Counter(self.kernels.values()).most_common(_ROWS)
+        return [*found, *[f"kernel chosen by time: {name} ({count})" for name, count in kernels]]
 
     def _of_gpu(self) -> list[str]:
         kinds = "no call is recorded yet" if not self.graphs else f"{self.graphs} recorded, each launched as one graph"
@@ -83,11 +86,12 @@ class Report:
         return lines
 
 
-def report_of_cpu(log: Log, memory: Memory) -> Report:
+def report_of_cpu(log: Log, memory: Memory, kernels: Mapping[str, str]) -> Report:
     """The report of a call on a CPU."""
     small = {"too few elements": log.small} if log.small else {}
     chains, alone = Counter(log.chains), {**small, **log.alone}
-    return Report("cpu", chains, alone, dict(log.ends), peak_bytes=memory.peak, anew=dict(memory.anew))
+    more = memory.peak, dict(memory.anew), dict(kernels)
+    return Report("cpu", chains, alone, dict(log.ends), 0, (), *more)
 
 
 def report_of_gpu(device: str, logs: Sequence[Log], eager_because: Sequence[str], temporaries: int) -> Report:

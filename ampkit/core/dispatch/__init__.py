@@ -23,6 +23,7 @@ from ...base.scoped import ScopedVariable
 from ..autograd.saved import Saved, widen_saved
 from ..casts import widen
 from .batching.array import innermost, used
+from .tuning import Choices, in_force, running, signature
 
 Function = Callable[..., Any]
 
@@ -153,6 +154,20 @@ class Primitive:
                     return kernel
         return self.reference
 
+    def candidates(
+        self, backend: str, call: Function, args: Sequence[Any], params: Any, dtype: DType | None = None
+    ) -> list[Kernel]:
+        """All kernels that run these arguments (see `choose`), the reference last."""
+        size = args[0].size if isinstance(args[0], np.ndarray) else inf
+        found = [
+            kernel
+            for kernel in self.kernels_of(backend)
+            if size >= kernel.min_elements
+            and (kernel.when is None or call(kernel.when, args, params))
+            and (dtype is None or kernel.dtypes is None or kernel.dtypes(args[0].dtype, dtype))
+        ]
+        return [*found, self.reference]
+
     def select(self, backend: str, *args: Any, **params: Any) -> Kernel:
         """The kernel that runs these arguments on `backend` (see `choose`)."""
         return self.choose(backend, call, args, params)
@@ -206,6 +221,14 @@ def forward(
 
     dtype: of the result of a kernel. compute: what the reference reads its arrays in; None for as they are stored.
     """
+    if running and op.is_product and (choices := in_force()) is not None:
+        kernel = _chosen_forward(choices, op, kernel, arrays, params, dtype, compute, versions)
+    return _forward(op, kernel, arrays, params, dtype, compute, versions)
+
+
+def _forward(
+    op: Any, kernel: Kernel, arrays: Sequence[Any], params: Any, dtype: DType, compute: DType | None, versions: Any
+) -> tuple[Any, Kernel]:
     if kernel is not op.forward.reference:
         run = partial(kernel.run, versions=versions) if kernel.wants_cache else kernel.run
         try:
@@ -232,6 +255,18 @@ def backward(
 
     compute: what the reference reads its arrays in. grad_buffers: see BackwardPass.grad_buffers.
     """
+    if running and op.is_product and (choices := in_force()) is not None:
+        call_of = dy, saved, needs, params, compute, versions
+        kernel = _chosen_backward(choices, op, kernel, call_of)
+        if kernel.wants_cache and not grad_buffers:
+            grad_buffers = (None,) * len(needs)
+    return _backward(op, kernel, dy, saved, needs, params, compute, versions, grad_buffers)
+
+
+def _backward(
+    op: Any, kernel: Kernel, dy: Any, saved: Saved, needs: Any, params: dict[str, Any], compute: DType | None,
+    versions: Any, grad_buffers: Any,
+) -> tuple[Any, Kernel]:  # fmt: skip
     reference = op.backward_primitive.reference
     if kernel is not reference:
         more = {**params, "versions": versions, "grad_buffers": grad_buffers} if kernel.wants_cache else params
@@ -243,6 +278,43 @@ def backward(
     if compute is not None:
         dy, saved = widen(dy, compute), widen_saved(saved, compute)
     return reference.run(dy, saved, needs, **params), reference
+
+
+# Products and convolutions whose kernels are chosen by time.
+
+
+def _chosen_forward(choices: Choices, op: Any, kernel: Kernel, arrays: Sequence[Any], params: Any, *how: Any) -> Kernel:
+    primitive, backend = op.forward, backends.backend_of(arrays[0]).name
+    if backend != "cpu" or (kernel is not primitive.reference and kernel not in primitive.kernels_of(backend)):
+        return kernel  # a format's
+
+    def candidates() -> list[Kernel]:
+        return primitive.candidates(backend, op.call, arrays, params, how[0])
+
+    def run(one: Kernel) -> Any:
+        return _forward(op, one, arrays, params, *how)
+
+    key = f"{op.name} {signature((*arrays, *params))} -> {signature(how[:1])}"
+    return choices.pick(key, kernel, candidates, run)
+
+
+def _chosen_backward(choices: Choices, op: Any, kernel: Kernel, call_of: tuple[Any, ...]) -> Kernel:
+    dy, saved, needs, params, compute, versions = call_of
+    primitive, items = op.backward_primitive, vars(saved)
+    backend = backends.backend_of(dy[0] if type(dy) is tuple else dy).name
+    if backend != "cpu" or (kernel is not primitive.reference and kernel not in primitive.kernels_of(backend)):
+        return kernel  # that of a forward, which reads what that saved
+
+    def candidates() -> list[Kernel]:
+        return primitive.candidates(backend, call, (dy, saved, needs), params)
+
+    def run(one: Kernel) -> Any:  # into memory of its own
+        return _backward(op, one, dy, saved, needs, params, compute, versions, (None,) * len(needs))
+
+    names = sorted(items)
+    kept = f"{' '.join(names)}: {signature([items[name] for name in names])}"
+    key = f"{primitive.name} {signature([dy])}; {kept}; {signature([needs, *params.values()])}"
+    return choices.pick(key, kernel, candidates, run)
 
 
 # For a kernel that is made of other ops: nothing is recorded, and the caller says in which dtype to answer.
