@@ -458,7 +458,8 @@ def test_a_step_that_a_launch_cannot_repeat_runs_eagerly_and_says_so_once(step, 
     assert f"eager: the step {reason}" in str(compiled.report())
 
 
-def test_a_recording_that_fails_leaves_the_gradients_as_they_were_and_the_step_runs_eagerly(device):
+@pytest.mark.parametrize("held", [2.0, 0.0])  # 0: none
+def test_a_recording_that_fails_leaves_the_gradients_as_they_were_and_the_step_runs_eagerly(held, device):
     weight, reads = nn.Parameter(ampkit.ones(3, device="cuda")), []
     optimizer = optim.SGD([weight], lr=1.0)
 
@@ -471,15 +472,17 @@ def test_a_recording_that_fails_leaves_the_gradients_as_they_were_and_the_step_r
 
     compiled, x = ampkit.compile(step, warmup=1), ampkit.ones(3, device="cuda")
     step(x), compiled(x)
+    if not held:
+        optimizer.zero_grad()
     reads.append(True)  # a change that leads to a recording of its own, which the first call does not foresee
     compiled.warmup = 0
     with pytest.warns(RuntimeWarning, match="runs eagerly: needs a step that the device can do alone"):
         compiled(x)
-    assert weight.grad.tolist() == [3.0] * 3
+    assert weight.grad.tolist() == [held + 1.0] * 3
     compiled(x)
-    assert weight.grad.tolist() == [4.0] * 3
+    assert weight.grad.tolist() == [held + 2.0] * 3
     optimizer.step()
-    assert weight.tolist() == [-3.0] * 3
+    assert weight.tolist() == [-1.0 - held] * 3
 
 
 # memory that runs out
