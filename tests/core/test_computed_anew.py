@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -174,6 +175,12 @@ def test_a_forward_mode_derivative_within_a_step():
         return tangent
 
     same(run)
+
+
+def test_a_graph_that_is_dropped_is_freed_at_once():
+    model, x = made()
+    node = ref(ampkit.compile(lambda: model.a(model.norm(x)))()._tape_node.edges[0][0])
+    assert node() is None
 
 
 def test_memory_at_the_peak_is_less_and_reported():

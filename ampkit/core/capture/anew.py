@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
+from weakref import ref
 
 from ampkit import backends
 from ampkit.backends.launch_queue import queue
@@ -55,14 +56,17 @@ class Again:
     """
 
     def __init__(self, node: Node, how: Anew, copies: dict[int, Any]):
-        self.node, self.how, self.copies, self.waiting = node, how, copies, 0
+        self._node = ref(node)  # which refers to this; who left its output out keeps it alive
+        self.how, self.copies, self.waiting = how, copies, 0
         self._array: Any = None
 
     def output(self) -> Tensor:
         """The output."""
-        node, items = self.node, self.node.saved
-        if items is None:
-            got = f"one whose {node.op.name} is already freed"
+        node = self._node()
+        items = None if node is None else node.saved
+        if node is None or items is None:
+            name = "node" if node is None else node.op.name
+            got = f"one whose {name} is already freed"
             raise StateError("backward", "a graph that was not used before", got, "retain_graph=True in that backward")
         node.op.check_versions(node)
         if self._array is None:
