@@ -115,8 +115,8 @@ def _with_units(first: Result) -> Iterator[str]:
         return
     twice, most = 1 / (1 - share / 2), 1 / (1 - share)
     twice_as_fast = "a CPU or GPU that multiplies 16 bits twice as fast"
-    yield f"  products are {share:.0%} of the {first.dtype} step: {twice_as_fast} would"
-    yield f"  make the step {twice:.2f} times as fast, one that multiplies them at no cost {most:.1f} times"
+    made = f"make the step {twice:.2f} times as fast, one that multiplies them at no cost {most:.1f} times"
+    yield f"  products are {share:.0%} of the {first.dtype} step: {twice_as_fast} would {made}"
 
 
 def _loss(result: Result, first: Result) -> str:

@@ -26,9 +26,9 @@ class RunData:
     name: of its directory. config: the text of its config.toml. settings: the same as a table. steps: a column for each
     metric of the logged steps. evaluations: likewise, of the evaluations. precision: what 16 bits lose of each layer,
     see `precision_data`; None if the run did not look. environment: of each start: when, after which step, the version,
-    the number of ranks, and what was found there. measured: the plan and ledger of its steps, see `measure`, None if
-    there are none. lab: what its layers lose in formats below 16 bits, see `LabRecipe.as_json`, None if that is not
-    known. notes: a line for each file that is missing or damaged.
+    the number of ranks, and what was found there; of a Trainer its dtype. measured: the plan and ledger of its steps,
+    see `measure`, None if there are none. lab: what its layers lose in formats below 16 bits, see `LabRecipe.as_json`,
+    None if that is not known. notes: a line for each file that is missing or damaged.
     """
 
     name: str

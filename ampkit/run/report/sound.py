@@ -97,7 +97,9 @@ def is_ranges_row(row: Any) -> bool:
 
 
 is_logged = with_keys({"step": is_step}, {})
-is_environment = with_keys({"step": is_step}, {"found": table_of(is_text), "precisions": table_of(is_text)})
+is_environment = with_keys(
+    {"step": is_step}, {"found": table_of(is_text), "precisions": table_of(is_text), "dtype": is_text}
+)
 is_measured = with_keys(
     {
         "ledger": with_keys(

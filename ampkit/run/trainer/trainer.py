@@ -171,20 +171,27 @@ class Trainer(TrainingLoop):
         if self._shown or self.ranks.rank:
             return
         self._shown, found = True, self.precisions()
-        self._directory.note({"precisions": found.named()}, self.done)
+        self._directory.note({"dtype": self.dtype, "precisions": found.named()}, self.done)
         if self._prints:
             sys.stdout.write(f"{found}\n")
 
     def _train(self) -> None:
         self.call("on_fit_start")
         self._agree()
+        before = self.done
         for _ in displayed(self) if self._shows else self:
             pass
         if not self.stopping:
             self.call("on_fit_end")
             self._agree()
-        if self.early_end and (self._prints or self._shows) and not self.ranks.rank:
-            sys.stdout.write(f"{self.early_end}\n")
+        said = self.early_end or ("" if self.stopping or self.done != before else self._complete())
+        if said and (self._prints or self._shows) and not self.ranks.rank:
+            sys.stdout.write(f"{said}\n")
+
+    def _complete(self) -> str:
+        by_steps = self.max_steps is not None and self.done >= self.max_steps
+        more = f"max_steps={2 * self.done}" if by_steps else f"max_epochs={2 * (self.max_epochs or 1)}"
+        return f"complete: all {self.done} updates are done; {more} would continue"
 
     def _begin(self, train: Batches, val: Batches | None, resumes: bool) -> None:
         same = self._epochs is not None and self._epochs.data is train

@@ -27,6 +27,7 @@ def test_the_dtypes_are_printed_once_and_a_report_keeps_them(tmp_path, capsys):
     assert lines == made.precisions().lines() and "exp_avg, exp_avg_sq in int8" in lines[2]
     (start,) = read_run(tmp_path).environment
     assert start["precisions"] == made.precisions().named() and start["step"] == 0
+    assert start["dtype"] == "bfloat16"
 
 
 def test_weights_without_masters_are_warned_of_and_printing_can_be_turned_off(capsys):

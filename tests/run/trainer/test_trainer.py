@@ -404,6 +404,18 @@ def test_a_training_that_ended_early_says_so_and_why(progress, capsys):
     assert (own.early_end in capsys.readouterr().out) == progress
 
 
+def test_a_training_that_is_started_again_when_it_is_complete_says_so(tmp_path, capsys):
+    for options, said in (({"max_steps": 3}, "max_steps=6"), ({"max_steps": None, "max_epochs": 1}, "max_epochs=2")):
+        for data in (in_order(), lambda: iter(in_order())):
+            directory = tmp_path / f"{said}{callable(data)}"
+            trainer(directory, **options).fit(data)
+            assert "complete" not in capsys.readouterr().out
+            again = trainer(directory, **options)
+            again.fit(data, ckpt_path="last")
+            line = f"complete: all {again.done} updates are done; {said} would continue"
+            assert capsys.readouterr().out.splitlines()[-1] == line
+
+
 def test_a_change_of_min_delta_is_no_improvement():
     class Found:
         done, should_stop, callback_metrics = 1, False, {"val_loss": 1.0}

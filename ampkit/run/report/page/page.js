@@ -6,7 +6,7 @@ const byId = (id) => document.getElementById(id);
 const short = (value) => String(Number(value.toPrecision(3)));
 const bytes = (size) => (size === null ? "–" : size < 1e6 ? `${short(size / 1e3)} kB` : size < 1e9 ? `${short(size / 1e6)} MB` : `${short(size / 1e9)} GB`);
 const last = (column) => (column ?? []).filter((value) => value !== null).at(-1) ?? null;
-const precision = (run) => run.settings.amp?.dtype ?? "";
+const precision = (run) => run.settings.amp?.dtype ?? run.environment.at(-1)?.dtype ?? ""; // a Trainer has no recipe
 
 function median(values) {
   const sorted = values.filter((value) => value !== null).sort((a, b) => a - b), half = sorted.length >> 1;
