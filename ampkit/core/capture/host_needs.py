@@ -17,7 +17,7 @@ from typing import Any, Self
 from .code_names import LIBRARIES
 
 _EFFECTS: dict[Any, str] = {print: "prints", input: "asks for input", open: "opens a file", warnings.warn: "warns"}
-_OF_ARRAYS = ("ampkit.backends", "ampkit.kernels", "ampkit.ops", "ampkit.core.dispatch")
+_OF_ARRAYS = ("ampkit.backends", "ampkit.kernels", "ampkit.ops", "ampkit.core.dispatch", "ampkit.distributed.nccl")
 _EFFECTS |= {
     getattr(time, name + unit): "reads the time"
     for name in ("time", "monotonic", "perf_counter", "process_time")

@@ -66,7 +66,7 @@ WITHOUT = """
     cummin cumprod dropout eigh embedding_bag erfinv gammainc gammaincc gaussian_nll_loss gcd hinge_embedding_loss
     huber_loss i0 i0e i1 i1e index_put inverse isreal kl_div l1_loss lcm lgamma linear_int8 log_ndtr logcumsumexp
     lp_pool2d lp_pool3d lu margin_ranking_loss matrix_exp mse_loss multi_margin_loss multilabel_margin_loss
-    multilabel_soft_margin_loss ndtri nll_loss pad_from_input_transpose pinv place_in_order place_of_mode
+    multilabel_soft_margin_loss ndtri nextafter nll_loss pad_from_input_transpose pinv place_in_order place_of_mode
     poisson_nll_loss polygamma put_into_zeros qr quantize_per_tensor renorm singular_norm slogdet smooth_l1_loss
     soft_margin_loss solve sparse_mm sum_rows svd
 """
