@@ -379,6 +379,7 @@ def test_what_a_step_reads_decides_prints_and_counts_on_the_host_is_that_of_ever
     assert found[0] == found[1]
 
 
+@needs_kernels
 def test_the_report_says_what_was_fused_and_what_was_not():
     def step(x: Any, y: Any, z: Any) -> Any:
         first = ops.silu(x) * y + z
