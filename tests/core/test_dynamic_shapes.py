@@ -25,7 +25,8 @@ def training(device: str) -> Any:
     layer = nn.Linear(64, 64).to(device)
     with ampkit.no_grad():
         for parameter in layer.parameters():
-            parameter.copy_(ampkit.linspace(-1.0, 1.0, parameter.numel()).reshape(parameter.shape))
+            values = ampkit.linspace(-1.0, 1.0, parameter.numel(), device=parameter.device)
+            parameter.copy_(values.reshape(parameter.shape))
     optimizer = ampkit.optim.SGD(layer.parameters(), lr=1e-3)
 
     def step(x: Any) -> Any:

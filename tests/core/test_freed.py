@@ -244,6 +244,7 @@ def loaders() -> None:
     data.random_split(items, [5, 5])
 
 
+@pytest.mark.filterwarnings("ignore:compile. runs eagerly")  # on a GPU, as its leaf has no optimizer
 def test_what_is_dropped_leaves_nothing_behind():
     assert not garbage.left_behind(WORKS)
 

@@ -345,7 +345,6 @@ def test_words_of_pytorch_are_taken_and_others_refused():
         ampkit.compile(lambda x: x, dynamic="no")
 
 
-@needs_kernels
 def reads_a_value(x: Any, y: Any, z: Any) -> Any:
     return (x * y + z) * (x * y).sum().item()
 
