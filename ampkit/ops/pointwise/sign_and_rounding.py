@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.base.dtypes import bool_
+from ampkit.base.dtypes import FLOATS, bool_
+from ampkit.base.errors import DTypeError
 from ampkit.core.autograd.traced_array import plain
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
@@ -152,6 +153,13 @@ def nextafter(input: Array, other: Array):
     found = np.where(given == 0, smallest, (given.view(bits) + steps).view(dtype))
     found = np.where(given == goal, goal, found)
     return np.where(np.isnan(given) | np.isnan(goal), given + goal, found), Saved(moved=given != goal)
+
+
+@nextafter.check
+def nextafter_check(input, other):
+    for given, beside in ((input, other), (other, input)):
+        if hasattr(given, "dtype") and given.dtype not in FLOATS and not hasattr(beside, "dtype"):
+            raise DTypeError("nextafter", "a floating-point tensor", given.dtype.name, "cast it: x.float()")
 
 
 @nextafter.backward

@@ -54,3 +54,9 @@ def test_what_bool_cannot_be_divided_by_and_what_has_no_axis_is_told_in_a_line()
     with pytest.raises(ShapeError, match="cross: needs an axis of length 3"):
         ops.cross(zeros(()), zeros(()), -1)
     assert ops.prelu(tensor(-2.0), tensor(0.25)).shape == ()
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "bool"])
+def test_nextafter_refuses_integers_beside_a_number(dtype):
+    with pytest.raises(DTypeError, match="a floating-point tensor"):
+        ops.nextafter(zeros(3, dtype=dtype), 0.5)
