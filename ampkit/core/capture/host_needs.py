@@ -55,9 +55,11 @@ class HostNeeds:
     def _event(self, frame: FrameType, event: str, called: Any) -> None:
         if event != "c_call" or self.reason:
             return
-        if (writes := getattr(called, "__name__", "") == "write") and isinstance(called.__self__, IOBase):
-            self._found("writes to a file", frame)
-        elif not writes and (what := _EFFECTS.get(called)) is not None and _is_of_step(frame):
+        if getattr(called, "__name__", "") == "write" and isinstance(called.__self__, IOBase):
+            what: str | None = "writes to a file"
+        else:
+            what = None if _is_library(frame) else _EFFECTS.get(called)
+        if what is not None and not _is_of_arrays(frame):
             self._found(what, frame)
 
     def _found(self, what: str, frame: FrameType | None) -> None:
@@ -68,13 +70,11 @@ class HostNeeds:
             self.reason = f"the step {what}{place}, which a launch does not"
 
 
-def _is_of_step(frame: FrameType | None) -> bool:
-    # Not of a library, nor of what arrays are made of, which the library's ops call.
-    if frame is None or _is_library(frame):
-        return False
-    while frame is not None and not _is_library(frame):
+def _is_of_arrays(frame: FrameType | None) -> bool:
+    # Of what arrays are made of, which the library's ops call: a kernel that is compiled writes its cache.
+    while frame is not None and not _name(frame).startswith("ampkit."):
         frame = frame.f_back
-    return frame is None or not _name(frame).startswith(_OF_ARRAYS)
+    return frame is not None and _name(frame).startswith(_OF_ARRAYS)
 
 
 def _is_library(frame: FrameType) -> bool:
