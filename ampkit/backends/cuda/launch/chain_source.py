@@ -61,18 +61,24 @@ def source(
     return "\n".join([*lines, *_kernel(name, inputs, outputs, rows, numbers)]) + "\n", name
 
 
+def computed(number: int, step: Step) -> list[str]:
+    """The lines that compute the values of one function, the `number`-th of the kernel."""
+    operands, lines = ", ".join([*step.operands, *["0.0f"] * (4 - len(step.operands))]), []
+    if step.backward:
+        lines += [f"    float r{number}[3];", f"    {step.name}::backward({operands}, r{number});"]
+    for place, value in enumerate(step.values):
+        if value is not None:
+            found = f"r{number}[{place}]" if step.backward else f"{step.name}::forward({operands})"
+            lines.append(f"    float v{value[0]} = handed_on<{KINDS[value[1]]}>({found}, zero);")
+    return lines
+
+
 def _compute(steps: Sequence[Step], inputs: int, outputs: Sequence[Output], numbers: int) -> list[str]:
     given = ["unsigned zero", *[f"float x{i}" for i in range(inputs)], *[f"float s{i}" for i in range(numbers)]]
     results = [f"float& y{j}" for j in range(len(outputs))]
     lines = [f"__device__ __forceinline__ void compute({', '.join([*given, *results])}) {{"]
     for number, step in enumerate(steps):
-        operands = ", ".join([*step.operands, *["0.0f"] * (4 - len(step.operands))])
-        if step.backward:
-            lines += [f"    float g{number}[3];", f"    {step.name}::backward({operands}, g{number});"]
-        for place, value in enumerate(step.values):
-            if value is not None:
-                found = f"g{number}[{place}]" if step.backward else f"{step.name}::forward({operands})"
-                lines.append(f"    float v{value[0]} = handed_on<{KINDS[value[1]]}>({found}, zero);")
+        lines += computed(number, step)
     lines += [f"    y{j} = v{output.value};" for j, output in enumerate(outputs)]
     return [*lines, "}"]
 

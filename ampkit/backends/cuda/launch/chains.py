@@ -28,9 +28,21 @@ from ampkit.base.errors import AmpkitError, UnsupportedError
 
 from ..nvrtc import MAX_ELEMENTS, STORED, launch
 from . import elementwise, norm_chains, row_chains
-from .chain_source import Input, Output, Step, source
+from .chain_source import Input, Output, source
 from .elementwise import AXES, BLOCK, LaunchPlan
-from .waiting import Block, Launch, Value, bytes_of, distinct, is_value, layout_record, overlap, same_array, summary
+from .waiting import (
+    Block,
+    Launch,
+    Names,
+    Value,
+    bytes_of,
+    distinct,
+    is_value,
+    layout_record,
+    overlap,
+    same_array,
+    summary,
+)  # fmt: skip
 
 MAX_STEPS = 32  # of a chain
 MAX_ARRAYS = 14  # that a chain reads and stores: their elements lie in registers
@@ -331,32 +343,12 @@ class CudaChains(Chains):
 
     def _kernel(self, steps: list[Launch], given: list[Value], stored: list[Value]) -> tuple[Any, ...]:
         inputs, rows, layout = self._layout(stored[0].launch.plan, given, stored)
-        places = {id(one): f"x{i}" for i, one in enumerate(given)}
-        numbers: list[np.float32] = []
-        described, count = [], 0
-        for step in steps:
-            operands = []
-            for one in step.operands:
-                if not is_value(one):
-                    operands.append(f"s{len(numbers)}")
-                    numbers.append(one)
-                else:
-                    operands.append(places[id(one)])
-            values: list[Any] = []
-            for value in step.values:
-                if value is None or value.launch is None:
-                    values.append(None)
-                    continue
-                values.append((count, value.array.dtype))
-                places[id(value)] = f"v{count}"
-                count += 1
-            described.append(Step(step.name, step.backward, tuple(operands), tuple(values)))
-        outputs = tuple(
-            [Output(one.array.dtype, int(places[id(one)][1:]), row) for one, row in zip(stored, rows, strict=True)]
-        )
-        code, name = source(tuple(described), inputs, outputs, len(numbers))
+        names = Names({id(one): f"x{i}" for i, one in enumerate(given)})
+        described = tuple([names.step(step) for step in steps])
+        outputs = tuple([Output(one.array.dtype, names.place(one), row) for one, row in zip(stored, rows, strict=True)])
+        code, name = source(described, inputs, outputs, len(names.numbers))
         arrays = *[one.array for one in stored], *[one.array for one in given]
-        return code, name, steps[0].plan.blocks, BLOCK, 0, *arrays, layout, *numbers
+        return code, name, steps[0].plan.blocks, BLOCK, 0, *arrays, layout, *names.numbers
 
     def _layout(self, plan: LaunchPlan, given: list[Value], stored: list[Value]) -> tuple[Any, Any, Any]:
         """How the kernel reads its inputs, the rows of its outputs, and its argument that says where both lie.

@@ -19,12 +19,11 @@ from ampkit.base.dtypes import Array
 
 from ..nvrtc import MAX_ELEMENTS, typed
 from . import norm_source
-from .chain_source import Step
 from .elementwise import LaunchPlan
 from .norm_source import Norm
-from .row_chains import RowLaunch, Rows, inputs_of, waiting_of
+from .row_chains import RowLaunch, Rows, inputs_of
 from .rows import Grid, RowPlan
-from .waiting import FollowingLaunch, Launch, Value, is_value
+from .waiting import FollowingLaunch, Launch, Names, Value
 
 
 class NormCall(NamedTuple):
@@ -114,32 +113,13 @@ class NormLaunch(RowLaunch):
         written = [None if one is None or (one not in stored and one.launch) else one.array for one in others]
         places: dict[int, str] = {}
         inputs, _, layout = inputs_of(steps, stored, rows, places)
-        described, numbers, count = list[Step](), list[np.float32](), 1
-        places[id(result)] = f"x{len(inputs)}"
-        for step in steps:
-            if step is self:
-                continue
-            operands = []
-            for one in step.operands:
-                if is_value(one):
-                    operands.append(places[id(waiting_of(one) or one)])
-                else:
-                    operands.append(f"s{len(numbers)}")
-                    numbers.append(one)
-            values: list[Any] = []
-            for value in step.values:
-                if value is None or value.launch is None:
-                    values.append(None)
-                    continue
-                values.append((count, value.array.dtype))
-                places[id(value)] = f"v{count}"
-                count += 1
-            described.append(Step(step.name, step.backward, tuple(operands), tuple(values)))
-        loads = [(places[id(waiting_of(one) or one)], one.array.dtype) for one in self.loads]
-        norm = Norm(call.backward, call.centered, tuple(loads), self.shapes[0][1], *call.plan)
-        outputs = tuple([(0 if one is result else int(places[id(one)][1:]), one.array.dtype) for one in kept])
+        names = Names({**places, id(result): f"x{len(inputs)}"}, 1)  # the value 0 is the norm's
+        described = tuple([names.step(step) for step in steps if step is not self])
+        loads = tuple([(names.operand(one), one.array.dtype) for one in self.loads])
+        norm = Norm(call.backward, call.centered, loads, self.shapes[0][1], *call.plan)
+        outputs = tuple([(0 if one is result else names.place(one), one.array.dtype) for one in kept])
         kinds = tuple([each for _, each in inputs])
-        code, name = norm_source.source(norm, tuple(described), kinds, outputs, len(numbers))
+        code, name = norm_source.source(norm, described, kinds, outputs, len(names.numbers))
         read = [one.array for one in self.operands]
         vectors, (_, *more) = self._arrays(read, [read[0], *written])
         if not call.centered:
@@ -147,7 +127,7 @@ class NormLaunch(RowLaunch):
             more.insert(1 if call.backward else 0, None)
         arrays = *[one.array for one in kept], *[one.array for one, _ in inputs]
         sizes = [np.int64(rows.size), np.int64(rows.cols), *([] if call.backward else [np.float32(call.eps)])]
-        arguments = *arrays, layout, *vectors, *more, *sizes, *numbers
+        arguments = *arrays, layout, *vectors, *more, *sizes, *names.numbers
         return code, name, call.config.blocks, call.config.threads, call.config.shared, *arguments
 
 

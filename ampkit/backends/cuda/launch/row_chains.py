@@ -19,11 +19,10 @@ from ampkit.base.errors import UnsupportedError
 
 from ..nvrtc import MAX_ELEMENTS, blocks_for
 from . import row_source
-from .chain_source import Step
 from .elementwise import AXES, LaunchPlan
 from .reduction import BLOCK, PART, Finish, run_rows
 from .row_source import REPEATED, SCATTERED, WIDE, Reduction, RowArray, RowScalar, RowShape, RowStep
-from .waiting import FollowingLaunch, Launch, Value, distinct, is_value, layout_record
+from .waiting import FollowingLaunch, Launch, Names, Value, distinct, is_value, layout_record, waiting_of
 
 MAX_STEPS, MAX_ARRAYS = 48, 14
 WARP_ROW = 1024  # columns of a row that a warp reduces; see launch/reduction.py
@@ -125,12 +124,6 @@ def _anchor(chains: Any, value: Value) -> RowLaunch | None:
     return None
 
 
-def waiting_of(one: Any) -> Value | None:
-    """The value that an operand is, or is a view of, if it waits."""
-    found: list[Value] = [one, one.whole] if is_value(one) else []
-    return next((each for each in found if each is not None and each.launch is not None), None)
-
-
 def _is_in(launch: Launch, anchor: RowLaunch) -> bool:
     """Whether a launch may be part of the chain of `anchor`: its results are rows, or one value for each row."""
     rows, size = anchor.rows, prod(launch.plan.shape)
@@ -176,38 +169,19 @@ def _kernel(steps: list[Launch], stored: list[Value], rows: Rows) -> tuple[Any, 
     # Raises UnsupportedError for too many axes.
     places: dict[int, str] = {}
     inputs, scalars, layout = inputs_of(steps, stored, rows, places)
-    described: list[Any] = []
-    numbers: list[np.float32] = []
-    count = 0
+    names, described = Names(places), list[Any]()
     for step in steps:
-        operands = []
-        for one in step.operands:
-            if is_value(one):
-                operands.append(places[id(waiting_of(one) or one)])
-            else:
-                operands.append(f"s{len(numbers)}")
-                numbers.append(one)
-        values: list[tuple[int, DType] | None] = []
-        for value in step.values:
-            if value is None or value.launch is None:
-                values.append(None)
-                continue
-            values.append((count, value.array.dtype))
-            places[id(value)] = f"v{count}"
-            count += 1
         if isinstance(step, RowLaunch):
-            assert values[0] is not None
-            number = f"s{len(numbers)}"
-            described.append(Reduction(step.term, operands[0], values[0], number, step.finish.root))
-            numbers.append(np.float32(step.finish.divisor))
+            operand, (value,) = names.operand(step.operands[0]), names.values(step)
+            divisor = names.number(np.float32(step.finish.divisor))
+            described.append(Reduction(step.term, operand, value, divisor, step.finish.root))
         else:
-            found = Step(step.name, step.backward, tuple(operands), tuple(values))
-            described.append(RowStep(found, prod(step.plan.shape) != rows.size))
-    outputs = tuple([(int(places[id(one)][1:]), one.array.dtype) for one in stored])
+            described.append(RowStep(names.step(step), prod(step.plan.shape) != rows.size))
+    outputs = tuple([(names.place(one), one.array.dtype) for one in stored])
     kinds = tuple([each for _, each in inputs]), tuple([each for _, each in scalars])
-    code, name = row_source.source(tuple(described), *kinds, outputs, len(numbers), rows.shape)
+    code, name = row_source.source(tuple(described), *kinds, outputs, len(names.numbers), rows.shape)
     arrays = [one.array for one in stored], [one.array for one, _ in inputs], [one.array for one, _ in scalars]
-    return code, name, rows.blocks, BLOCK, 0, *arrays[0], *arrays[1], *arrays[2], layout, *numbers
+    return code, name, rows.blocks, BLOCK, 0, *arrays[0], *arrays[1], *arrays[2], layout, *names.numbers
 
 
 def inputs_of(

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ampkit.base.dtypes import DType, float32
 
 from ..nvrtc import C_NAMES
-from .chain_source import KINDS, NAMED, Step
+from .chain_source import KINDS, NAMED, Step, computed
 
 KEPT = 96  # registers of a thread for what several passes read; it is loaded again, mostly from a cache, beyond
 SCATTERED, WIDE, REPEATED = range(3)  # how eight neighbours of an input are loaded: one by one, at once, as one value
@@ -216,7 +216,7 @@ class Writer:
             if isinstance(one, RowStep) and not one.whole:
                 operands = one.step.operands
                 if max([self.level.get(name, 0) for name in operands], default=0) == level:
-                    lines += _computed(number, one.step, "zero")
+                    lines += computed(number, one.step)
         return lines
 
     def function(self, number: int, one: Pass) -> list[str]:
@@ -225,7 +225,7 @@ class Writer:
         results = [f"float& y{j}" for j in range(len(one.results))]
         lines = [f"__device__ __forceinline__ void pass{number}({', '.join([*given, *results])}) {{"]
         for step in one.steps:
-            lines += _computed(self.steps.index(step), step.step, "zero")
+            lines += computed(self.steps.index(step), step.step)
         return [*lines, *[f"    y{j} = {name};" for j, name in enumerate(one.results)], "}"]
 
     def _call(self, number: int, one: Pass, inputs: Iterable[str], results: Iterable[str]) -> str:
@@ -315,18 +315,6 @@ class Writer:
             kind = KINDS[self.outputs[place][1]]
             lines.append(f"Packed::store(y{place}, {kind}, true, int(e), int(e) + 4, {name});")
         return lines
-
-
-def _computed(number: int, step: Step, zero: str) -> list[str]:
-    """The values of one function."""
-    operands, lines = ", ".join([*step.operands, *["0.0f"] * (4 - len(step.operands))]), []
-    if step.backward:
-        lines += [f"    float r{number}[3];", f"    {step.name}::backward({operands}, r{number});"]
-    for place, value in enumerate(step.values):
-        if value is not None:
-            found = f"r{number}[{place}]" if step.backward else f"{step.name}::forward({operands})"
-            lines.append(f"    float v{value[0]} = handed_on<{KINDS[value[1]]}>({found}, {zero});")
-    return lines
 
 
 def _number(value: tuple[int, DType]) -> int:

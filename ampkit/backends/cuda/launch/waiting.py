@@ -15,6 +15,7 @@ from ampkit.backends.launch_queue import FusedChain
 from ampkit.base.dtypes import Array
 
 from . import elementwise
+from .chain_source import Step
 from .elementwise import AXES, LaunchPlan
 
 _LAYOUT = [  # of ChainLayout, but for the strides
@@ -200,3 +201,52 @@ def summary(steps: list[Launch], given: list[Value], stored: list[Value]) -> Fus
     after = sum(bytes_of(one.array) for one in (*given, *stored))
     names = tuple([step.title for step in steps])
     return FusedChain(names, steps[0].plan.shape, tuple(dtypes), before, after, len(stored))
+
+
+def waiting_of(one: Any) -> Value | None:
+    """The value that an operand is, or is a view of, if it waits."""
+    found: list[Value] = [one, one.whole] if is_value(one) else []
+    return next((each for each in found if each is not None and each.launch is not None), None)
+
+
+class Names:
+    """What the source of a kernel calls the operands and results of its launches; see chain_source.Step.
+
+    of: by the id of a value, those that are read from memory first. numbers: what the kernel takes as arguments s0, s1,
+    and so on. count: how many values it has.
+    """
+
+    def __init__(self, of: dict[int, str], count: int = 0):
+        self.of, self.count, self.numbers = of, count, list[np.float32]()
+
+    def operand(self, one: Any) -> str:
+        """The name of a value that is read or was computed before, or of a number."""
+        if is_value(one):
+            return self.of.get(id(one)) or self.of[id(waiting_of(one))]
+        return self.number(one)
+
+    def number(self, number: np.float32) -> str:
+        """The name of a new argument."""
+        self.numbers.append(number)
+        return f"s{len(self.numbers) - 1}"
+
+    def values(self, launch: Launch) -> list[Any]:
+        """Per result its number and dtype; None for one that nobody wants."""
+        found: list[Any] = []
+        for value in launch.values:
+            if value is None or value.launch is None:
+                found.append(None)
+                continue
+            found.append((self.count, value.array.dtype))
+            self.of[id(value)] = f"v{self.count}"
+            self.count += 1
+        return found
+
+    def step(self, launch: Launch) -> Step:
+        """The function of a launch."""
+        operands = tuple([self.operand(one) for one in launch.operands])
+        return Step(launch.name, launch.backward, operands, tuple(self.values(launch)))
+
+    def place(self, value: Value) -> int:
+        """The number of a value that is computed."""
+        return int(self.of[id(value)][1:])
