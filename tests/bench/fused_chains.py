@@ -1,8 +1,8 @@
-"""A chain of elementwise ops, compiled beside eager, on a CPU: `python tests/bench/fused_chains.py`.
+"""A chain of elementwise ops, compiled beside eager, on a CPU: `python tests/bench/fused_chains.py [--torch]`.
 
 Six ops over --elements elements, forward without a tape, and forward with backward, by dtype; then a small multi-layer
 perceptron, for what waiting costs where nothing can be saved. Times are of the CPU, in milliseconds, medians of runs
-that alternate; the results of both are compared bit for bit.
+that alternate; the results of both are compared bit for bit. --torch: torch.compile's times of the chain, in turns.
 """
 
 from __future__ import annotations
@@ -64,8 +64,31 @@ def interleaved(functions: list[Callable[[], Any]], repeats: int) -> list[float]
     return [median(found[2:]) for found in times]
 
 
-def compare(name: str, step: Callable[[Any], Any], given: Any, repeats: int, calls: int = 1) -> None:
-    """Print both times, and the report of the compiled step."""
+def of_torch(name: str, dtype: Any, elements: int, threads: int) -> Callable[[Any], Any]:
+    """The chain as torch.compile runs it; name: "forward" or "and backward"."""
+    import torch
+
+    torch.set_num_threads(threads)
+    made = [torch.randn(elements // 1024, 1024).to(getattr(torch, str(dtype).split(".")[-1])) for _ in range(3)]
+
+    @torch.compile
+    def fused(x: Any, gate: Any, shift: Any) -> Any:
+        return (torch.nn.functional.silu(x) * gate + shift).clamp(-4.0, 4.0).mul(0.5) - x
+
+    def step(_: Any) -> None:
+        for tensor in made:
+            tensor.requires_grad_(name != "forward").grad = None
+        out = fused(*made)
+        if name != "forward":
+            out.backward(made[0].detach())
+
+    return step
+
+
+def compare(
+    name: str, step: Callable[[Any], Any], given: Any, repeats: int, calls: int = 1, beside: Any = None
+) -> None:
+    """Print the times, and the report of the compiled step. beside: torch.compile's step, or None."""
     compiled = ampkit.compile(step)
     if calls == 1:
         same = step(given).numpy(force=True).tobytes() == compiled(given).numpy(force=True).tobytes()
@@ -78,8 +101,10 @@ def compare(name: str, step: Callable[[Any], Any], given: Any, repeats: int, cal
 
         return run
 
-    eager, fused = interleaved([many(step), many(compiled)], repeats)
-    print(f"{name:<32}{eager / calls:>10.3f}{fused / calls:>10.3f}{eager / fused:>8.2f}")
+    functions = [many(step), many(compiled)] + ([] if beside is None else [many(beside)])
+    eager, fused, *torch_fused = interleaved(functions, repeats)
+    more = "".join([f"{each / calls:>10.3f}{each / fused:>8.2f}" for each in torch_fused])
+    print(f"{name:<32}{eager / calls:>10.3f}{fused / calls:>10.3f}{eager / fused:>8.2f}{more}")
     report = compiled.report()
     if report.chains:
         print(f"    {report.bytes_before / 1e6:.0f} MB to {report.bytes_after / 1e6:.0f} MB")
@@ -91,14 +116,18 @@ def main() -> None:
     parser.add_argument("--elements", type=int, default=6_291_456)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--torch", action="store_true")
     options = parser.parse_args()
     set_num_threads(options.threads)
     ampkit.manual_seed(0)
-    print(f"{'milliseconds of the CPU':<32}{'eager':>10}{'compiled':>10}{'ratio':>8}")
+    more = f"{'PyTorch':>10}{'ratio':>8}" if options.torch else ""
+    print(f"{'milliseconds of the CPU':<32}{'eager':>10}{'compiled':>10}{'ratio':>8}{more}")
     for dtype in (ampkit.bfloat16, ampkit.float16, ampkit.float32):
         made = [ampkit.randn(options.elements // 1024, 1024).to(dtype).detach() for _ in range(3)]
-        compare(f"forward, {dtype}", forward, made, options.repeats)
-        compare(f"and backward, {dtype}", training, [one.requires_grad_() for one in made], options.repeats)
+        for name, step in (("forward", forward), ("and backward", training)):
+            beside = of_torch(name, dtype, options.elements, options.threads) if options.torch else None
+            given = [one.requires_grad_(name != "forward") for one in made]
+            compare(f"{name}, {dtype}", step, given, options.repeats, beside=beside)
     compare("small perceptron, float32", perceptron(), ampkit.randn(32, 64), options.repeats, calls=100)
 
 
