@@ -74,7 +74,10 @@ def _print(console: Console, found: LabRecipe) -> None:
     for each in found.trained:
         if each.failure:
             print_line(console, f"{each.timed.name} failed: {each.failure}")
-    print_line(console, f"the least work within {percent(found.budget)}:\n\n{found.toml()}\n{found.policy!r}")
+    title = f"the least work with a predicted error of at most {percent(found.budget)}"
+    print_line(console, f"{title}:\n\n{found.toml()}\n{found.policy!r}")
+    if found.note:
+        print_line(console, found.note)
 
 
 def layers(found: Laboratory, budget: float) -> Table:

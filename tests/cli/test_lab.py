@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from browser import CHROMIUM, open_page
 
 from ampkit import cli, config
 from ampkit.run.report import read_run, report
+from ampkit.run.search.lab import lab_recipe
 
 MLP = str(Path(__file__).parents[2] / "recipes" / "digits_mlp.toml")
 SHORT = [
@@ -36,7 +39,7 @@ def test_it_shows_layers_trainings_and_cards_and_its_run_keeps_the_numbers(capsy
         "B200 (step), peak memory",
         "kept for backward",
         "saturated",
-        "the least work within 1 %",
+        "the least work with a predicted error of at most 1 %",
         "[amp]",
     ):
         assert text in shown
@@ -49,6 +52,22 @@ def test_it_shows_layers_trainings_and_cards_and_its_run_keeps_the_numbers(capsy
     assert read_run(run).lab == written
     wide, mx, nv = written["kept"], *(each["kept"] for each in written["formats"])
     assert nv < mx < wide and nv / wide < 0.5
+
+
+def test_it_says_where_the_training_of_the_found_policy_leaves_the_budget():
+    found = lab_recipe(config.load(MLP, SHORT), ["nvfp4"], budget=0.5, batches=1, steps=4)
+    wide, again, *formats, mixed = found.trained
+
+    def note(error: float) -> str:
+        last = mixed._replace(timed=mixed.timed._replace(error=error))
+        return replace(found, trained=(wide, again, *formats, last)).note
+
+    assert found.policy != wide.timed.policy
+    assert found.note.startswith("trained, its loss came to") and "more than the budget" not in found.note
+    assert "more than the budget, `ampkit tune --formats`" in note(0.6)
+    assert note(math.inf).startswith("its training failed")
+    assert replace(found, trained=()).note == ""
+    assert replace(found, policy=wide.timed.policy).note == ""
 
 
 def test_it_can_measure_alone(capsys, tmp_path):

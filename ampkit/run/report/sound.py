@@ -137,5 +137,5 @@ is_lab = with_keys(
         "dtype": is_text, "policy": is_text, "budget": is_amount,
         "layers": list_of(_LAB_LAYER), "formats": list_of(_LAB_FORMAT), "trained": list_of(_TRAINED),
     },
-    {"output": _or_none(is_text), "kept": is_amount, "cards": list_of(_CARD)},
+    {"output": _or_none(is_text), "note": is_text, "kept": is_amount, "cards": list_of(_CARD)},
 )  # fmt: skip

@@ -12,7 +12,7 @@ from ...config import Recipe
 from ...core.policy import Policy
 from ...core.policy.recipe import recipe as named
 from ...debug.policy_search.formats import FORMATS, Laboratory, lab
-from ...debug.policy_search.tuning import Progress, as_toml
+from ...debug.policy_search.tuning import Progress, as_toml, percent
 from .turns import AGAIN, Show, Trained, Training, batches_at, shortened, train_in_turns
 
 LAB = "lab.json"  # in a run directory: LabRecipe.as_json, which its report shows
@@ -37,6 +37,20 @@ class LabRecipe:
         """The [amp] section of a recipe that runs the policy."""
         return as_toml(self.policy)
 
+    @property
+    def note(self) -> str:
+        """What the training made of `policy`, in one line; empty where nothing was trained, or in 16 bits again."""
+        if not self.trained or self.policy in (each.timed.policy for each in self.trained[:2]):
+            return ""
+        error, chance = self.trained[-1].timed.error, self.trained[1].timed.error
+        if not math.isfinite(error):
+            return "its training failed: `ampkit tune --formats` takes a policy whose training ends within the budget"
+        found = f"trained, its loss came to {percent(error)} from that of {self.trained[0].timed.name}"
+        found += f"; chance alone makes {percent(chance)}"
+        if error <= self.budget + chance:
+            return found
+        return f"{found}: more than the budget, `ampkit tune --formats` takes a policy whose training stays within it"
+
     def as_json(self) -> dict[str, Any]:
         """All numbers as `lab.json` in a run directory holds them; null for what is not finite."""
         layers = [
@@ -58,8 +72,8 @@ class LabRecipe:
         ]  # fmt: skip
         return {
             "dtype": self.found.dtype, "output": self.found.output, "layers": layers, "formats": formats,
-            "policy": repr(self.policy), "budget": self.budget, "trained": trained, "steps": self.steps,
-            "kept": self.found.kept(),
+            "policy": repr(self.policy), "note": self.note, "budget": self.budget, "trained": trained,
+            "steps": self.steps, "kept": self.found.kept(),
             "cards": [dict(zip(("name", "figures", "source"), card, strict=True)) for card in self.found.cards()],
         }  # fmt: skip
 
