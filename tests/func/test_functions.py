@@ -141,13 +141,13 @@ def test_batched_gradients_are_one_pass_and_free_the_graph():
     x = V.clone().requires_grad_()
     y = x.exp()
     y.register_hook(lambda dy: passes.append(tuple(dy.shape)))
-    (found,) = grad(y, x, ops.eye(3, dtype=y.dtype), is_grads_batched=True)
+    (found,) = grad(y, x, ops.eye(3, dtype=y.dtype, device=y.device), is_grads_batched=True)
     np.testing.assert_allclose(found.numpy(), np.diag(np.exp(V.numpy())), rtol=1e-12)
     assert passes == [(3,)]
     with pytest.raises(StateError, match="freed"):
-        grad(y, x, ops.eye(3, dtype=y.dtype), is_grads_batched=True)
+        grad(y, x, ops.eye(3, dtype=y.dtype, device=y.device), is_grads_batched=True)
     y = x.exp()
-    (rows,) = grad(y, x, ops.eye(3, dtype=y.dtype), is_grads_batched=True, create_graph=True)
+    (rows,) = grad(y, x, ops.eye(3, dtype=y.dtype, device=y.device), is_grads_batched=True, create_graph=True)
     (second,) = grad(rows.sum(), x)
     np.testing.assert_allclose(second.numpy(), np.exp(V.numpy()), rtol=1e-12)
 

@@ -253,13 +253,13 @@ def embedding(call: Call) -> Done | None:
     own = call.is_batched(1)
     places = expand(index, level).data
 
-    def below() -> Any:  # the places in the tables below each other
-        return _below(level, places, rows)
+    def lower() -> Any:  # the places in the tables below each other
+        return below(level, places, rows)
 
     if own:
         check_indices(places, rows)
         table = weight.data.reshape((level.size * rows, weight.shape[1]))
-        out = Ran(embedding_op, [below(), table], (None,), call.plan).out
+        out = Ran(embedding_op, [lower(), table], (None,), call.plan).out
     else:
         ran = Ran(embedding_op, [places, weight], call.params, call.plan)
         out = ran.out
@@ -271,14 +271,14 @@ def embedding(call: Call) -> Done | None:
         dy = cast(dy, accumulator(dy.dtype))
         if padding is not None:
             dy = np.where((places != padding % rows)[..., None], dy, 0)
-        dw = run(call, sum_rows_op, [dy, below()], level.size * rows, dtype=needs[1])
+        dw = run(call, sum_rows_op, [dy, lower()], level.size * rows, dtype=needs[1])
         return [None, call.up(dw.reshape((level.size, *weight.shape)))]
 
     return Done(call.up(out), backward, {"input": index, "rows": rows})
 
 
-def _below(level: Any, places: Any, rows: int) -> Any:
-    # Indices [size, ...] of rows of the samples' tables as those of one table of them all.
+def below(level: Any, places: Any, rows: int) -> Any:
+    """Indices [size, ...] of rows of the samples' tables as those of one table of them all."""
     first = np.arange(level.size, like=on_device(places)) * rows
     return places + first.reshape((level.size, *(1,) * (places.ndim - 1)))
 
@@ -287,11 +287,11 @@ def sum_rows(call: Call) -> Done | None:
     """`sum_rows`, the transpose of `embedding`, to tables below each other."""
     level, rows = call.level, call.param("rows")
     values, index = (expand(a, level).data for a in call.arrays)
-    out = Ran(sum_rows_op, [values, _below(level, index, rows)], (level.size * rows,), call.plan).out
+    out = Ran(sum_rows_op, [values, below(level, index, rows)], (level.size * rows,), call.plan).out
 
     def backward(dys: list[Any], needs: Any, summing: bool) -> Sequence[Any]:
         table = dys[0].data.reshape((level.size * rows, -1))
-        return [call.up(run(call, embedding_op, [_below(level, index, rows), table], None, dtype=needs[0])), None]
+        return [call.up(run(call, embedding_op, [below(level, index, rows), table], None, dtype=needs[0])), None]
 
     return Done(call.up(out.reshape((level.size, rows, -1))), backward, {"index": call.arrays[1]})
 

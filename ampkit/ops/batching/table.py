@@ -13,7 +13,7 @@ from ampkit.core.dispatch.batching.call import Call, Done
 from ampkit.core.dispatch.batching.rules import Rule, aligned_first, behind, elementwise, first_of, folded, leading
 from ampkit.core.op import ops
 
-from . import indexing, layers, losses, products
+from . import indexing, layers, losses, products, sequences
 
 
 def order_of_axes(call: Call, arrays: list[Any]) -> tuple[Any, ...]:
@@ -104,6 +104,8 @@ RULES: dict[str, Rule] = {
     "linear_gelu_linear": layers.feed_forward,
     "embedding": layers.embedding,
     "sum_rows": layers.sum_rows,
+    "embedding_bag": sequences.embedding_bag,
+    "lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell": sequences.recurrent,
     "grid_sample": folded({"input": 0, "grid": 0}),
     "local_response_norm": folded({"input": 0}),
     "dropout": layers.dropout,
@@ -116,6 +118,7 @@ RULES: dict[str, Rule] = {
     "gaussian_nll_loss": losses.of_one_shape,
     "hinge_embedding_loss margin_ranking_loss poisson_nll_loss soft_margin_loss": losses.of_elements,
     "cross_entropy nll_loss cross_entropy_probabilities": losses.of_classes,
+    "ctc_loss": sequences.ctc_loss,
 }
 
 

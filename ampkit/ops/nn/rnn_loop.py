@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ampkit import backends
 from ampkit.base.dtypes import Array, DType, accumulator
 from ampkit.core.autograd.saved import Saved
-from ampkit.core.casts import to_accumulator
+from ampkit.core.casts import cast, to_accumulator
 
 from .rnn_cell import (
     column_sums,
@@ -165,7 +165,7 @@ def rnn_backward(dys: Any, saved: Saved, needs: Any, sizes: Sizes, reverse: bool
     for at, n in reversed(steps_of(sizes, reverse)):
         rnn_step_backward(saved.gates[at], dy[at], dh[:n], dgates[at], relu)
         multiply_weight(dgates[at], dh[:n])
-    return _gradients(operands, needs, dgates, dgates, saved.out, sizes, reverse, dh)
+    return _gradients(saved, needs, dgates, dgates, saved.out, sizes, reverse, dh)
 
 
 def lstm_backward(dys: Any, saved: Saved, needs: Any, sizes: Sizes, reverse: bool) -> Any:
@@ -179,8 +179,8 @@ def lstm_backward(dys: Any, saved: Saved, needs: Any, sizes: Sizes, reverse: boo
         dy_dh = (dy[at], dh[:n]) if projection is None else (None, projection.step(at, n, dh))
         lstm_step_backward(saved.gates[at], saved.previous_cell[at], *dy_dh, dc[:n], dgates[at])
         multiply_weight(dgates[at], dh[:n])
-    found = _gradients(operands, needs, dgates, dgates, saved.out, sizes, reverse, dh, dc)
-    return *found, _product(projection.rows.T, saved.unprojected, needs[7]) if projection is not None else None
+    found = _gradients(saved, needs, dgates, dgates, saved.out, sizes, reverse, dh, dc)
+    return *found, None if projection is None else _of_weight(saved, projection.rows, saved.unprojected, needs[7])
 
 
 class _ProjectionBackward:
@@ -208,20 +208,21 @@ def gru_backward(dys: Any, saved: Saved, needs: Any, sizes: Sizes, reverse: bool
         states = saved.gates[at], saved.hidden_n[at], previous[at]
         gru_step_backward(*states, dy[at], dh[:n], dx_gates[at], dh_gates[at])
         multiply_weight(dh_gates[at], dh[:n], None, True)
-    return _gradients(operands, needs, dx_gates, dh_gates, previous, sizes, reverse, dh, is_previous=True)
+    return _gradients(saved, needs, dx_gates, dh_gates, previous, sizes, reverse, dh, is_previous=True)
 
 
 def _gradients(
-    operands: RNNOperands, needs: Any, dx_gates: Array, dh_gates: Array, out: Array, sizes: Sizes, reverse: bool,
+    saved: Saved, needs: Any, dx_gates: Array, dh_gates: Array, out: Array, sizes: Sizes, reverse: bool,
     *states: Array, is_previous: bool = False,
 ) -> tuple[Any, ...]:  # fmt: skip
     # Of all operands but w_hr.
-    dx, dw_ih = _product(dx_gates, operands.w_ih, needs[0]), _product(dx_gates.T, operands.input, needs[3])
+    operands = RNNOperands.of(saved)
+    dx, dw_ih = _product(dx_gates, operands.w_ih, needs[0]), _of_weight(saved, dx_gates, operands.input, needs[3])
     dw_hh = None
     if needs[4] is not None:
         previous = out if is_previous else _previous(out, operands.hx, sizes, reverse)
-        dw_hh = _product(dh_gates.T, previous, needs[4])
-    db = [None if n is None else column_sums(rows) for rows, n in zip((dx_gates, dh_gates), needs[5:7], strict=True)]
+        dw_hh = _of_weight(saved, dh_gates, previous, needs[4])
+    db = [None if n is None else _of_bias(saved, g) for g, n in zip((dx_gates, dh_gates), needs[5:7], strict=True)]
     dh, dc = (*states, None)[:2]
     return dx, dh, dc, dw_ih, dw_hh, *db
 
@@ -233,6 +234,22 @@ def _product(a: Array, b: Array, need: DType | None) -> Array | None:
     out = _empty(a, a.shape[0], b.shape[1], a.dtype if wide else need)
     matmul_into(a, b, out)
     return out
+
+
+def _of_weight(saved: Saved, rows: Array, values: Array, need: DType | None) -> Array | None:
+    # rows^T values; under `vmap`, where the rows of `saved.samples` samples take turns, one product for each of them.
+    samples = getattr(saved, "samples", None)
+    if samples is None or need is None:
+        return _product(rows.T, values, need)
+    a, b = (to_accumulator(x).reshape(-1, samples, x.shape[1]) for x in (rows, values))
+    return cast(a.transpose(1, 2, 0).copy() @ b.swapaxes(0, 1).copy(), need)
+
+
+def _of_bias(saved: Saved, rows: Array) -> Array:
+    samples = getattr(saved, "samples", None)
+    if samples is None:
+        return column_sums(rows)
+    return column_sums(rows.reshape(-1, samples * rows.shape[1])).reshape(samples, rows.shape[1])
 
 
 def _previous(out: Array, hx: Array | None, sizes: Sizes, reverse: bool) -> Array:
