@@ -174,9 +174,12 @@ def drawing_from(stream: Stream) -> AbstractContextManager[None]:
     return _splits.holding(stream)
 
 
-def next_draw(stream: Stream | None = None) -> np.random.Generator:
-    """A NumPy Generator over the random bits of the next draw of `stream`, which without one is the default stream."""
-    return generator(*(stream or default).take())
+def next_draw(stream: Stream | None = None, *like: Any) -> np.random.Generator:
+    """A NumPy Generator over the random bits of the next draw of `stream`, which without one is the default stream.
+
+    like: as in `Stream.take`.
+    """
+    return generator(*(stream or default).take(*like))
 
 
 def manual_seed(seed: int) -> Stream:

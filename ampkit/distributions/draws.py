@@ -11,7 +11,7 @@ import numpy as np
 from .. import ops
 from ..autograd.function import Function, once_differentiable
 from ..base import dtypes
-from ..core import random
+from ..core.dispatch.batching.draws import of_samples, on_host
 from ..core.fp_errors import ignore_fp_errors
 from ..core.tensor import Tensor
 from ..ops.pointwise.incomplete_gamma import log_draw_slope
@@ -71,8 +71,8 @@ def gamma(concentration: Tensor, shape: Sequence[int]) -> Tensor:
 def from_host(draw: Callable[..., Any], *values: Tensor) -> Tensor:
     """draw(generator, *arrays of float64) of the values of tensors, in the first one's dtype, off the tape."""
     first = values[0]
-    arrays = [value.numpy(force=True).astype(np.float64) for value in values]
-    return ops.tensor(draw(random.next_draw(), *arrays), dtype=first.dtype, device=first.device)
+    arrays = [value.astype(np.float64) for value in on_host(*values)]
+    return of_samples(lambda g, _: ops.tensor(draw(g, *arrays), dtype=first.dtype, device=first.device))
 
 
 def log_beta(*concentrations: Tensor) -> Tensor:

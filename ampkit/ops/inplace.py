@@ -20,6 +20,7 @@ from ampkit.core.autograd.inplace import change, is_recorded, need_float, take, 
 from ampkit.core.autograd.scale_tag import ZEROED
 from ampkit.core.autograd.views import become_view, need_changeable
 from ampkit.core.dispatch.batching.array import need_room
+from ampkit.core.dispatch.batching.draws import need_own_memory, of_samples, on_host
 from ampkit.core.dlpack import is_foreign, to_tensor
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.tensor import Tensor
@@ -111,7 +112,7 @@ def normal_(self: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: ran
     rounded = finite if math.isfinite(mean) and math.isfinite(std) else lambda values, dtype: values
     return _fill_random(
         self,
-        lambda g: rounded(mean + std * g.standard_normal(self.shape, draw_dtype(self.array.dtype)), self.array.dtype),
+        lambda g, shape: rounded(mean + std * g.standard_normal(shape, draw_dtype(self.array.dtype)), self.array.dtype),
         generator,
     )
 
@@ -122,16 +123,16 @@ def uniform_(self: Tensor, a: float = 0.0, b: float = 1.0, *, generator: random.
     Raises ArgumentError unless a <= b, for bounds beyond the dtype's range too, DTypeError for integers.
     """
     check_bounds("uniform_", self.array.dtype, a, b)
-    return _fill_random(self, lambda g: uniform(g, self.shape, self.array.dtype, a, b), generator)
+    return _fill_random(self, lambda g, shape: uniform(g, shape, self.array.dtype, a, b), generator)
 
 
 def bernoulli_(self: Tensor, p: Tensor | float = 0.5, *, generator: random.Stream | None = None) -> Tensor:
     """Overwrite with 1 with probability p, a number or a tensor, else 0. Raises ArgumentError outside [0, 1]."""
-    probability = np.asarray(p.numpy(force=True) if isinstance(p, Tensor) else p, np.float64)
+    probability = np.asarray(on_host(p, rank=self.ndim)[0], np.float64)
     if not ((probability >= 0) & (probability <= 1)).all():
         raise ArgumentError("bernoulli_", "p from 0 to 1", f"{p}")
-    broadcast_to(Tensor(probability), tuple(self.shape))
-    return _fill_random(self, lambda g: g.random(self.shape) < probability, generator)
+    broadcast_to(p if isinstance(p, Tensor) else Tensor(probability), tuple(self.shape))
+    return _fill_random(self, lambda g, shape: g.random(shape) < probability, generator)
 
 
 def exponential_(self: Tensor, lambd: float = 1.0, *, generator: random.Stream | None = None) -> Tensor:
@@ -145,7 +146,7 @@ def exponential_(self: Tensor, lambd: float = 1.0, *, generator: random.Stream |
         raise ArgumentError("exponential_", "lambd above 0", f"{lambd}")
     return _fill_random(
         self,
-        lambda g: finite(g.standard_exponential(self.shape, draw_dtype(stored)) / lambd, stored, True),
+        lambda g, shape: finite(g.standard_exponential(shape, draw_dtype(stored)) / lambd, stored, True),
         generator,
     )
 
@@ -158,7 +159,7 @@ def log_normal_(self: Tensor, mean: float = 1, std: float = 2, *, generator: ran
         raise ArgumentError("log_normal_", "std above 0", f"{std}")
     return _fill_random(
         self,
-        lambda g: finite(np.exp(mean + std * g.standard_normal(self.shape, draw_dtype(stored))), stored, True),
+        lambda g, shape: finite(np.exp(mean + std * g.standard_normal(shape, draw_dtype(stored))), stored, True),
         generator,
     )
 
@@ -169,7 +170,7 @@ def cauchy_(self: Tensor, median: float = 0, sigma: float = 1, *, generator: ran
     check_float("cauchy_", stored)
     if not sigma > 0:
         raise ArgumentError("cauchy_", "sigma above 0", f"{sigma}")
-    return _fill_random(self, lambda g: finite(median + sigma * g.standard_cauchy(self.shape), stored), generator)
+    return _fill_random(self, lambda g, shape: finite(median + sigma * g.standard_cauchy(shape), stored), generator)
 
 
 def geometric_(self: Tensor, p: float, *, generator: random.Stream | None = None) -> Tensor:
@@ -179,7 +180,7 @@ def geometric_(self: Tensor, p: float, *, generator: random.Stream | None = None
     """
     if not 0 < p < 1:
         raise ArgumentError("geometric_", "p between 0 and 1", f"{p}")
-    return _fill_random(self, lambda g: np.minimum(g.geometric(p, self.shape), _largest(self)), generator)
+    return _fill_random(self, lambda g, shape: np.minimum(g.geometric(p, shape), _largest(self)), generator)
 
 
 def random_(self: Tensor, *bounds: int, generator: random.Stream | None = None) -> Tensor:
@@ -194,7 +195,7 @@ def random_(self: Tensor, *bounds: int, generator: random.Stream | None = None) 
     low, high = bounds if len(bounds) == 2 else (0, bounds[0] if bounds else _exact_integers(self))
     if not low < high:
         raise ArgumentError("random_", "a range of whole numbers", f"from {low} to {high}")
-    return _fill_random(self, lambda g: integers("random_", g, self.shape, self.array.dtype, low, high), generator)
+    return _fill_random(self, lambda g, shape: integers("random_", g, shape, self.array.dtype, low, high), generator)
 
 
 def _largest(self: Tensor) -> float:
@@ -224,10 +225,15 @@ def fill_diagonal_(self: Tensor, fill_value: float, wrap: bool = False) -> Tenso
     return write(self, values.view(self.array.dtype))
 
 
-def _fill_random(self: Tensor, draw: Callable[[np.random.Generator], Any], generator: random.Stream | None) -> Tensor:
-    with ignore_fp_errors():
-        values = draw(random.next_draw(generator))
-    return write(self, tensor(values, self.dtype, self.device).array)
+def _fill_random(self: Tensor, draw: Callable[..., Any], generator: random.Stream | None) -> Tensor:
+    # draw(generator, shape): under `vmap`, of all samples, whose axes come first.
+    need_own_memory(self.array)
+
+    def made(g: np.random.Generator, sizes: tuple[int, ...]) -> Tensor:
+        with ignore_fp_errors():
+            return tensor(draw(g, (*sizes, *self.shape)), self.dtype, self.device)
+
+    return write(self, of_samples(made, generator).array)
 
 
 def setitem(self: Tensor, index: Any, value: Any) -> None:

@@ -117,7 +117,8 @@ def ctc_loss(call: Call) -> Done | None:
 
     def backward(dys: list[Any], needs: Any, summing: bool) -> Sequence[Any]:
         dy = cast(dys[0].data, wide)[:, None]
-        each = dy / (counts * counts.shape[1]).astype(wide) if reduction == "mean" else np.repeat(dy, counts.shape[1], 1)
+        each = np.repeat(dy, counts.shape[1], 1)
+        each = each / (counts * counts.shape[1]).astype(wide) if reduction == "mean" else each
         return done.backward([call.up(each)], needs, summing)
 
     return Done(call.up(out), backward, dict(zip(call.op.signature.names, call.arrays, strict=True)), replays=True)

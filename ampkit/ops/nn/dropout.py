@@ -12,6 +12,7 @@ from ampkit.base.errors import ArgumentError, ShapeError
 from ampkit.core import random
 from ampkit.core.autograd.traced_array import plain
 from ampkit.core.dispatch import primitive
+from ampkit.core.dispatch.batching.draws import of_samples
 from ampkit.core.op import Array, Index, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
@@ -170,5 +171,10 @@ def rrelu(
     check_floating("rrelu", input)
     if not training:
         return leaky_relu(input, (lower + upper) / 2)
-    drawn = rounded_within(random.next_draw().uniform(lower, upper + 0.0, input.shape), input.array.dtype, lower, upper)
-    return where(gt(input, 0), input, input * tensor(drawn, input.dtype, input.device))
+    stored = input.array.dtype
+
+    def slopes(g: np.random.Generator, sizes: tuple[int, ...]) -> Tensor:
+        drawn = g.uniform(lower, upper + 0.0, (*sizes, *input.shape))
+        return tensor(rounded_within(drawn, stored, lower, upper), input.dtype, input.device)
+
+    return where(gt(input, 0), input, input * of_samples(slopes))

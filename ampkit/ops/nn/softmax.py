@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from ampkit.base.errors import ArgumentError
-from ampkit.core import random
 from ampkit.core.autograd.traced_array import plain
 from ampkit.core.blocked_sum import blocked_sum
+from ampkit.core.dispatch.batching.draws import of_samples
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
@@ -139,8 +139,11 @@ def gumbel_softmax(logits: Tensor, tau: float = 1, hard: bool = False, eps: floa
     if not tau > 0:
         raise ArgumentError("gumbel_softmax", "a positive tau", f"{tau}")
     check_floating("gumbel_softmax", logits)
-    drawn = random.next_draw().gumbel(size=logits.shape)
-    soft = softmax((logits + tensor(drawn, logits.dtype, logits.device)) / tau, at)
+
+    def noise(g: np.random.Generator, sizes: tuple[int, ...]) -> Tensor:
+        return tensor(g.gumbel(size=(*sizes, *logits.shape)), logits.dtype, logits.device)
+
+    soft = softmax((logits + of_samples(noise)) / tau, at)
     if not hard:
         return soft
     largest = soft.detach().argmax(at, keepdim=True)
