@@ -41,7 +41,7 @@ LISTED: list[Listed] = [
     Listed(
         "linalg.eigh linalg.eigvalsh",
         "The matrix meant is (A + A^T) / 2, where PyTorch reads one triangle.",
-        kinds="values",
+        kinds="values jvp vmap",
         faults="values",
         when=_call("UPLO='U'"),
     ),
@@ -49,7 +49,7 @@ LISTED: list[Listed] = [
         "linalg.pinv",
         "The pseudo-inverse of a matrix that is not symmetric is its own with hermitian=True too, where PyTorch reads "
         "one triangle.",
-        kinds="values",
+        kinds="values jvp vmap",
         faults="values",
         when=_call("hermitian=True"),
     ),
@@ -60,6 +60,20 @@ LISTED: list[Listed] = [
         faults="refused",
     ),
     # derivatives
+    Listed(
+        "cholesky linalg.cholesky linalg.cholesky_ex",
+        "The tangent of a symmetric matrix that is not symmetric itself counts as (T + T^T) / 2, as gradients are; "
+        "PyTorch's forward mode reads it as it is.",
+        kinds="jvp",
+        faults="values",
+    ),
+    Listed(
+        "nn.functional.nll_loss nn.functional.cross_entropy",
+        "The weights of the classes are differentiable; for PyTorch they are constants.",
+        kinds="jvp",
+        faults="values",
+        when=_call("weight="),
+    ),
     Listed(
         "linalg.svd linalg.svdvals linalg.qr linalg.eigh linalg.eigvalsh linalg.pinv pinverse linalg.norm "
         "linalg.matrix_norm norm linalg.cond linalg.lu linalg.lu_factor linalg.lu_factor_ex svd_lowrank pca_lowrank",
@@ -72,7 +86,7 @@ LISTED: list[Listed] = [
         "linalg.svd",
         "With full_matrices=True the vectors beyond the rank have no derivative, so a matrix that is not square is "
         "refused, an empty one too.",
-        kinds="grad gradgrad",
+        kinds="grad gradgrad jvp",
         faults="refused",
         when=_detail("needs square matrices or reduced factors"),
     ),

@@ -83,13 +83,18 @@ def main(given: Sequence[str] | None = None) -> int:
     tallies: dict[str, Tally] = {kind: Tally() for kind in settings.kinds}
     for found in _run(partial(compare, settings), chosen, options.jobs):
         _merge(tallies, found)
-    reviewed = review([d for t in tallies.values() for d in t.differences], LISTED, _in_full(options, chosen))
+    asked = [entry for entry in LISTED if not entry.kinds or set(entry.kinds.split()) & set(settings.kinds)]
+    reviewed = review([d for t in tallies.values() for d in t.differences], asked, _in_full(options, chosen))
     for one in reviewed.unlisted:
         print(one.line())
     for entry in reviewed.stale:
         print(f"stale: {entry.names}: {entry.reason}")
     print(summary(tallies, reviewed))
     for kind, tally in tallies.items():
+        differing = {one.name for one in reviewed.unlisted if one.kind == kind}
+        agreeing = len(tally.names - differing)
+        share = 100 * agreeing / max(len(tally.names), 1)
+        print(f"{kind}: {agreeing} of {len(tally.names)} names without an unlisted difference, {share:.1f} %")
         for rule, count in tally.out_of_scope.most_common():
             print(f"out of scope, {kind}: {rule}: {count}")
     print(f"{len(chosen)} names in {time.monotonic() - started:.0f} s")

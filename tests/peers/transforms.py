@@ -49,9 +49,9 @@ def compare(
         needed = pytorchs(given())
     except Exception as error:
         raise OutOfScope(f"PyTorch's {kind} raises {type(error).__name__}") from None
-    wide = lazily(lambda: pytorchs(in_float64(given())))
+    wide, args = lazily(lambda: pytorchs(in_float64(given()))), to_ampkit(given())
     try:
-        got = refused(lambda: transform(ours, variant.ours, to_ampkit(given())))
+        got = refused(lambda: transform(ours, variant.ours, args))
     except Exception as error:
         if not hasattr(error, "args") or len(error.args) != 2:
             raise

@@ -136,10 +136,13 @@ def _of_view(node: Node, tangents: Tangents, wanted: dict[int, Edge], traced: bo
 def _by_rule(node: Node, tangents: Tangents, wanted: dict[int, Edge], traced: bool) -> Any:
     # The rule that the op has (see core/dispatch/forward_rules.py). All but one read constants.
     rule = getattr(node.op, "tangent", None)
-    if rule is None or 0 not in wanted or (rule is not itself and (traced or node.kernel.level is not None)):
+    if rule is None or (rule is not itself and (traced or node.kernel.level is not None)):
+        return None
+    first = wanted[0][2:] if 0 in wanted else node.outputs[0]
+    if first is None:
         return None
     node.op.check_versions(node)
-    call = TangentCall(node, tangents, wanted[0][2:])
+    call = TangentCall(node, tangents, first)
     made = rule(call, **call.params)
     if made is None:
         return None

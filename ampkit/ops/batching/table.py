@@ -88,7 +88,7 @@ RULES: dict[str, Rule] = {
     "addmm": products.addmm,
     "baddbmm": products.baddbmm,
     "einsum": products.einsum,
-    "cholesky inverse det slogdet eigh svd qr solve matrix_exp cdist pairwise_distance": leading(),
+    "cholesky inverse det slogdet eigh svd qr lu solve matrix_exp cdist pairwise_distance": leading(),
     # layers
     "layer_norm rms_norm": layers.scaled,
     "add_layer_norm": layers.add_layer_norm,

@@ -10,6 +10,7 @@ import numpy as np
 from ampkit.base import dtypes
 from ampkit.base.dtypes import DType, bool_, int64
 from ampkit.base.errors import ArgumentError
+from ampkit.core.dispatch.batching.array import one_by_one
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.tensor import Tensor
 
@@ -119,6 +120,7 @@ def logspace(
 
 
 def _evenly(where: str, start: Any, end: Any, steps: int, dtype: Any) -> Any:
+    one_by_one(where, *[getattr(value, "array", value) for value in (start, end)])
     ends, kind = [_number(value) for value in (start, end)], dtypes.parse(dtypes.default() if dtype is None else dtype)
     steps = check_count(where, "steps", steps)
     with ignore_fp_errors():

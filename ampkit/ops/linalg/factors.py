@@ -9,6 +9,7 @@ import numpy as np
 
 from ampkit.base.dtypes import accumulator, int32
 from ampkit.base.errors import ArgumentError, ShapeError
+from ampkit.core.dispatch.batching.array import one_by_one
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.tensor import Tensor
 
@@ -185,6 +186,8 @@ def linalg_lstsq(
     none = empty(0, dtype=found.dtype, device=A.device)
     rank = linalg_matrix_rank(A, rtol=rcond)
     residuals = none
+    if m > n and driver not in (None, "gelsy"):
+        one_by_one("lstsq", rank.array)
     if m > n and driver not in (None, "gelsy") and bool((rank == n).all()):
         residuals = sum((matmul(A, found) - right).square(), -2)
     values = linalg_svdvals(A.detach()) if driver in ("gelsd", "gelss") else none

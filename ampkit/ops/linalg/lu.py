@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ampkit.base.dtypes import int32
-from ampkit.base.errors import ArgumentError, DTypeError, RangeError, ShapeError, StateError
+from ampkit.base.errors import ArgumentError, DTypeError, ShapeError, StateError
 from ampkit.core.autograd.traced_array import TracedArray
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
+from ..argument_checks import check_values
 from ..creation.constants import empty, eye
 from ..pointwise.conversion import to
 from ..shape.triangular import tril, triu
@@ -77,7 +78,7 @@ def lu_check(input):
         raise ShapeError("lu", "matrices [.., M, N]", f"shape {tuple(input.shape)}")
 
 
-def _order(pivots: Any, m: int) -> Any:
+def row_order(pivots: Any, m: int) -> Any:
     # The row of A that is row i of P^T A: [.., k] -> [.., m].
     order = np.broadcast_to(np.arange(m, like=pivots), (*pivots.shape[:-1], m)).copy()
     for k in range(pivots.shape[-1]):
@@ -114,7 +115,7 @@ def lu_backward(dy, saved, needs):
         found = np.concatenate([found, right], -1)
     if below is not None:
         found = np.concatenate([found, below], -2)
-    place = np.argsort(_order(saved.pivots, m), -1)[..., None]
+    place = np.argsort(row_order(saved.pivots, m), -1)[..., None]
     return np.take_along_axis(found, np.broadcast_to(place, found.shape), -2)
 
 
@@ -159,9 +160,8 @@ def _check_factors(where: str, lu: Tensor, pivots: Tensor) -> None:
         raise ShapeError(where, "LU [.., M, N] and pivots [.., min(M, N)]", got)
     if pivots.array.dtype.kind != "i":
         raise DTypeError(where, "pivots of integers", pivots.dtype.name)
-    rows = pivots.numpy(force=True)
-    if rows.size and not 1 <= rows.min() <= rows.max() <= lu.shape[-2]:
-        raise RangeError(where, f"pivots from 1 to {lu.shape[-2]}", f"{rows.min()} to {rows.max()}")
+    rows = pivots.array
+    check_values(where, rows, (rows < 1) | (rows > lu.shape[-2]), f"pivots from 1 to {lu.shape[-2]}")
 
 
 def lu_unpack(
@@ -179,7 +179,7 @@ def lu_unpack(
         identity = eye(m, k, dtype=LU_data.dtype, device=LU_data.device)
         low, up = tril(LU_data[..., :, :k], -1) + identity, triu(LU_data[..., :k, :])
     if unpack_pivots:
-        order = Tensor(_order(LU_pivots.array.astype(np.int64) - 1, m))
+        order = Tensor(row_order(LU_pivots.array.astype(np.int64) - 1, m))
         places = transpose(eye(m, dtype=LU_data.dtype, device=LU_data.device)[order], -1, -2)
     return LUResult(places, low, up)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from ampkit.base.errors import ArgumentError, RangeError
+from ampkit.core.dispatch.batching.array import innermost
 from ampkit.core.tensor import Tensor
 
 from ..argument_checks import parse_shape
@@ -34,7 +35,9 @@ def as_strided(input: Tensor, size: Sequence[int], stride: Sequence[int], storag
         cure = "x.unfold(dimension, size, step) for windows, slices, permute and expand for other views"
         raise ArgumentError("as_strided", f"one axis, or row-major strides, permuted as {rows}", f"{steps}", cure)
     first = 0
-    if storage_offset is not None:
+    if storage_offset is not None and innermost([input.array]) is not None:
+        first = storage_offset  # a sample begins where its memory does
+    elif storage_offset is not None:
         first = storage_offset - (input.data_ptr() - input.untyped_storage().data_ptr()) // input.element_size()
     step = 1 if in_order or not count else steps[0]
     last = first + (count - 1) * step

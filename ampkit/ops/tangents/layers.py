@@ -10,6 +10,7 @@ from ampkit.core.op import Saved
 from ampkit.core.tensor import Tensor
 
 from ..indexing.gather_scatter import gather
+from ..indexing.gather_scatter import scatter_ as scatter_op
 from ..linalg.matmul import linear, matmul
 from ..nn.attention import split_qkv
 from ..nn.pool import flat_indices
@@ -110,6 +111,16 @@ def linear_bias(call: TangentCall) -> Tensor | None:
 def embedding(call: TangentCall, padding_idx: int | None) -> Tensor | None:
     """Of `embedding`, unless it has a row without a gradient."""
     return None if padding_idx is not None else itself(call)
+
+
+def scatter(call: TangentCall, dim: int) -> Tensor | None:
+    """Of `scatter`, for which the tangent of the last of repeated indices counts."""
+    moved, _, src = call.tangents
+    given, index = src if moved is None else moved, call.items.get("index")
+    if given is None or index is None:
+        return None
+    base = given.new_zeros(call.shape) if moved is None else moved
+    return scatter_op(base, dim, Tensor(index), 0.0 if src is None else src)
 
 
 def max_pool(call: TangentCall, return_indices: bool, **params: Any) -> Tensor | None:

@@ -7,7 +7,7 @@ from typing import Any
 from ampkit.core.dispatch.forward_rules import itself
 from ampkit.core.op import ops
 
-from . import layers, norms
+from . import factors, layers, norms
 
 RULES: dict[str, Any] = {
     # linear in their float tensors
@@ -16,6 +16,13 @@ RULES: dict[str, Any] = {
     "basic_getitem advanced_getitem put_into_zeros": itself,
     "avg_pool2d avg_pool3d": itself,
     "embedding": layers.embedding,
+    "scatter": layers.scatter,
+    # factorizations
+    "eigh": factors.eigh,
+    "svd": factors.svd,
+    "qr": factors.qr,
+    "lu": factors.lu,
+    "singular_norm": factors.singular_norm,
     # layers
     "linear": layers.linear_bias,
     "layer_norm": norms.layer_norm,

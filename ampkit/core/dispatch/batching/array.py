@@ -125,6 +125,12 @@ class OneByOneError(UnmappedError):
         super().__init__("vmap", "a function that has not ended", f"{what} of a sample, used after it")
 
 
+def one_by_one(what: str, *values: Any) -> None:
+    """Raise OneByOneError for `what`, which reads values, if they are of each sample."""
+    if innermost(values) is not None:
+        raise OneByOneError(what)
+
+
 def changes_unbatched() -> StateError:
     """The error of values of the samples that are written where there is one memory for all."""
     cure = "change a tensor made of a mapped one, as by zeros_like, or do without the change in place"

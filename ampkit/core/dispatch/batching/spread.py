@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ampkit.base.errors import StateError
+
 from ...autograd.double_backward import runs_forward_again
 from ...autograd.grad_mode import enable_grad, no_grad
 from ...autograd.saved import widen_saved
@@ -24,18 +26,28 @@ def spread(op: Any, node: Any, dy: Any) -> Kernel | None:
         return None
     if node.kernel.own_backward is None or node.kernel.level is not None:
         over = getattr(op.batching, "over_samples", None) if node.kernel.level is None and _at_one_level(dy) else None
-        by_ops = _backward_by_ops(op, node)
+        by_ops = _backward_by_ops(op, node, level)
         return Kernel(by_ops if over is None else _backward_over_samples(op, node, over, level, by_ops), None)
-    names = op.signature.param_names
-    return per_sample_backward(op, node.kernel, level, dict(zip(names, node.params, strict=True)), node.plan.compute)
+    return _one_by_one(op, node, level)
 
 
-def _backward_by_ops(op: Any, node: Any) -> Callable[..., Any]:
+def _one_by_one(op: Any, node: Any, level: Level) -> Kernel:
+    params = dict(zip(op.signature.param_names, node.params, strict=True))
+    return per_sample_backward(op, node.kernel, level, params, node.plan.compute)
+
+
+def _backward_by_ops(op: Any, node: Any, level: Level) -> Callable[..., Any]:
     # The reference of the backward, as a second derivative runs it: its ops have rules.
     def backward(dy: Any, saved: Any, needs: Any, **params: Any) -> Any:
         dys = [None if d is None else TracedArray(Tensor(d)) for d in (dy if type(dy) is tuple else (dy,))]
-        with enable_grad() if runs_forward_again(op, node) else no_grad():
-            found = op.replay(node, dys, needs, None)
+        again = runs_forward_again(op, node)
+        try:
+            with enable_grad() if again else no_grad():
+                found = op.replay(node, dys, needs, None)
+        except StateError:  # of an op without second derivatives, as a factorization
+            if not again or node.kernel.level is not None:
+                raise
+            return _one_by_one(op, node, level).run(dy, saved, needs)
         return tuple([None if g is None else g.tensor.array for g in found])
 
     return backward
