@@ -224,9 +224,17 @@ class TensorBase:
 
     def __repr__(self) -> str:
         name = type(self).__name__ if overrides.takes_over(type(self)) else "tensor"
-        return tensor_text(self.array, self._numbers_on_host, self._suffixes(), name)
+        array, levels = self.array, 0
+        while hasattr(array, "level"):  # of the samples of a `vmap`: those of all, as PyTorch shows them
+            array, levels = array.data, levels + 1
+        text = tensor_text(array, self._numbers_on_host, self._suffixes(), name)
+        for level in range(levels):
+            text = f"BatchedTensor(lvl={level + 1}, bdim=0, value=\n    {text}\n)"
+        return text
 
     def _repr_html_(self) -> str:
+        if hasattr(self.array, "level"):
+            return preformatted(repr(self))
         title = f"{type(self).__name__} {list(self.shape)} {self.dtype.name} on {self.device}"
         size = bytes_in_words(self.array.nbytes) if self.numel() else ""
         words = values_in_words(self._numbers_on_host(self.array)) if self.array.nbytes <= _SUMMARIZED else ""

@@ -38,7 +38,8 @@ def vmap(
     do: "error", "different" numbers for each sample, or the "same". chunk_size: how many run at once, by default
     all of them. func runs once for these, on tensors that show the shapes of one sample; ops without a rule run once
     per sample (see docs/transforms.md).
-    Raises ArgumentError for axes that do not fit, ShapeError for axes of several lengths or of length 0, StateError for
+    Of a batch of length 0 the results have that length; their other axes are those of a made-up sample.
+    Raises ArgumentError for axes that do not fit, ShapeError for axes of several lengths, StateError for
     a random op with randomness="error", for values read in func, as by `if x > 0:`, and for a tensor that all samples
     share and one of them changes in place.
     """
@@ -49,6 +50,8 @@ def vmap(
     def mapped(*args: Any, **kwargs: Any) -> Any:
         tensors, axes = _mapped_axes(in_dims, args, kwargs)
         count = _count(tensors, axes)
+        if not count:
+            return _of_none(mapped, (args, kwargs), tensors, axes, out_dims)
         size, start = chunk_size or count, random.get_rng_state()
         made = []
         for first in range(0, count, size):
@@ -63,6 +66,21 @@ def vmap(
         return made[0] if len(made) == 1 else _joined(made, out_dims)
 
     return mapped
+
+
+def _of_none(mapped: Any, given: Any, tensors: list[Tensor], axes: list[int | None], out_dims: Any) -> Any:
+    # The results of no sample: of one that is made up, the part of length 0, which says shapes and dtypes.
+    made_up = [t if a is None else _one_sample(t, a % t.ndim) for t, a in zip(tensors, axes, strict=True)]
+    args, kwargs = with_tensors([list(given[0]), given[1]], iter(made_up))
+    out = mapped(*args, **kwargs)
+    outs = list(tensors_in(out))
+    ends = _axes_of_outputs(out_dims, out, len(outs))
+    return with_tensors(out, iter([t if a is None else narrow(t, a, 0, 0) for t, a in zip(outs, ends, strict=True)]))
+
+
+def _one_sample(tensor: Tensor, axis: int) -> Tensor:
+    shape = [1 if i == axis else n for i, n in enumerate(tensor.shape)]
+    return tensor.new_ones(shape) if tensor.is_floating_point() else tensor.new_zeros(shape)
 
 
 def samples_of(in_dims: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
@@ -166,9 +184,9 @@ def _axes(dims: Any, values: Any) -> list[int | None]:
 
 def _count(tensors: Sequence[Tensor], axes: Sequence[int | None]) -> int:
     counts = {tensor.shape[axis] for tensor, axis in zip(tensors, axes, strict=True) if axis is not None}
-    if len(counts) != 1 or counts == {0}:
+    if len(counts) != 1:
         got = ", ".join(map(str, sorted(counts))) or "no tensor to map"
-        raise ShapeError("vmap", "mapped axes of one length above 0", got)
+        raise ShapeError("vmap", "mapped axes of one length", got)
     return counts.pop()
 
 

@@ -150,11 +150,37 @@ def detached(values: Structure) -> Structure:
 
 def matching(where: str, what: str, like: Structure, given: Structure) -> list[Tensor]:
     """The tensors of `given`, whose structure and shapes must be those of `like`; in their dtypes."""
+    need_structure(where, what, like, given)
     wanted, found = list(tensors_in(like)), list(tensors_in(given))
     shapes = [[list(tensor.shape) for tensor in tensors] for tensors in (wanted, found)]
     if shapes[0] != shapes[1]:
         raise ShapeError(where, f"{what} of the shapes {_text(shapes[0])}", _text(shapes[1]))
     return [t if t.dtype == x.dtype else t.to(x.dtype) for t, x in zip(found, wanted, strict=True)]
+
+
+def need_structure(where: str, what: str, like: Structure, given: Structure) -> None:
+    """Raise ArgumentError unless tensors stand in `given` where they do in `like`. Lists and tuples are one kind."""
+    if not _alike(like, given):
+        raise ArgumentError(where, f"{what} in the structure {_outline(like)}", _outline(given))
+
+
+def _alike(like: Structure, given: Structure) -> bool:
+    if isinstance(like, Tensor) or isinstance(given, Tensor):
+        return isinstance(like, Tensor) and isinstance(given, Tensor)
+    if isinstance(like, dict) and isinstance(given, dict):
+        return list(like) == list(given) and all(_alike(like[key], given[key]) for key in like)
+    if isinstance(like, (list, tuple)) and isinstance(given, (list, tuple)):
+        return len(like) == len(given) and all(map(_alike, like, given))
+    return not list(tensors_in(like)) and not list(tensors_in(given))
+
+
+def _outline(values: Structure) -> str:
+    # A structure with * for each tensor.
+    if isinstance(values, dict):
+        return f"{{{', '.join(f'{key!r}: {_outline(item)}' for key, item in values.items())}}}"
+    if isinstance(values, (list, tuple)):
+        return f"({', '.join(map(_outline, values))}{',' * (len(values) == 1)})"
+    return "*" if isinstance(values, Tensor) else shown(values)
 
 
 def _text(shapes: list[list[int]]) -> str:

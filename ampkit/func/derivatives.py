@@ -11,7 +11,7 @@ from ..base.errors import ArgumentError, DTypeError, ShapeError
 from ..core.arguments import shown
 from ..core.nested import with_tensors
 from ..ops.argument_checks import check_all
-from .call import Call, Structure, matching, positions
+from .call import Call, Structure, matching, need_structure, positions
 
 __all__ = ["grad", "grad_and_value", "jvp", "linearize", "vjp"]
 
@@ -84,8 +84,9 @@ def jvp(
     runs once, and then a pass over its ops from the inputs to the outputs. Raises ArgumentError for what is no tuple,
     ShapeError where tangents do not fit, and with strict=True StateError for an output that depends on no primal.
     """
-    call = Call("jvp", func, None, _tuple("jvp", "primals", primals), {}, has_aux)
-    directions = call.like_inputs(_tuple("jvp", "tangents", tangents), "tangents")
+    need_structure("jvp", "tangents", _tuple("jvp", "primals", primals), _tuple("jvp", "tangents", tangents))
+    call = Call("jvp", func, None, primals, {}, has_aux)
+    directions = call.like_inputs(tangents, "tangents")
     found = with_tensors(call.out, iter(call.tangents(directions, strict)))
     return (call.result(), found, call.aux) if has_aux else (call.result(), found)
 

@@ -73,8 +73,15 @@ def test_random_ops():
     [
         (lambda x: func.vmap(lambda x: x, 2)(x), ArgumentError, "in_dims within the 2 axes"),
         (lambda x: func.vmap(lambda x: x, (0, 0))(x), ArgumentError, "a tuple of 1, one per argument"),
-        (lambda x: func.vmap(lambda x, y: x)(x, x[:1]), ShapeError, "one length above 0, got 1, 4"),
-        (lambda x: func.vmap(lambda x: x)(x[:0]), ShapeError, "got 0"),
+        (lambda x: func.vmap(lambda x, y: x)(x, x[:1]), ShapeError, "mapped axes of one length, got 1, 4"),
+        (lambda x: func.vmap(lambda x: x[x > 0])(x), StateError, "results of one shape for all samples, got"),
+        (
+            lambda x: func.vjp(lambda x: (x, x), x)[1]((x, (x,))),
+            ArgumentError,
+            r"the structure \(\*, \*\), got \(\*, \(",
+        ),
+        (lambda x: func.jvp(lambda x, y: x, (x, [x]), (x, x)), ArgumentError, r"\(\*, \(\*,\)\), got \(\*, \*\)"),
+        (lambda x: func.jvp(lambda p: p["w"], ({"w": x},), ({"v": x},)), ArgumentError, "tangents in the structure"),
         (lambda x: func.vmap(lambda x: x, (None,))(x), ShapeError, "no tensor to map"),
         (lambda x: func.vmap(lambda x, y: x)(x, 3), ArgumentError, "in_dims=None for an argument that is no Tensor"),
         (lambda x: func.vmap(lambda x: x[0], ((0, 0),))([x, x]), ArgumentError, "the arguments' structure"),
@@ -92,3 +99,26 @@ def test_random_ops():
 def test_bad_input_is_named_in_one_line(call, error, words):
     with pytest.raises(error, match=words):
         call(numbers(4, 3))
+
+
+def test_a_batch_of_no_samples_gives_results_of_no_samples():
+    weight, x, places = numbers(5, 3), numbers(4, 3)[:0], tensor([[1, 2]])[:0]
+
+    def function(x, i):
+        return ops.linear(x, weight).sum(), x[i].log(), weight
+
+    value, picked, shared = func.vmap(function, out_dims=(0, 1, None))(x, places)
+    assert (value.shape, picked.shape, shared.shape) == ((0,), (2, 0), (5, 3))
+    assert value.dtype == picked.dtype == x.dtype
+    assert func.vmap(func.grad(lambda x: x.square().sum()))(x).shape == (0, 3)
+    assert func.vmap(func.vmap(lambda x: x * 2))(numbers(2, 4, 3)[:, :0]).shape == (2, 0, 3)
+    total = func.grad(lambda w: func.vmap(lambda x: ops.linear(x, w).sum())(x).sum())(weight)
+    assert total.tolist() == [[0] * 3] * 5
+
+
+def test_a_sample_prints_what_all_samples_are():
+    x, seen = ops.ones(2, 3), []
+    func.vmap(lambda row: seen.append(repr(row)) or row)(x)
+    assert seen == [f"BatchedTensor(lvl=1, bdim=0, value=\n    {x!r}\n)"]
+    func.vmap(func.vmap(lambda one: seen.append(repr(one)) or one))(x)
+    assert seen[1] == f"BatchedTensor(lvl=2, bdim=0, value=\n    BatchedTensor(lvl=1, bdim=0, value=\n    {x!r}\n)\n)"

@@ -9,7 +9,7 @@ import ampkit
 from ampkit import autocast, func, models, nn, ops, tensor
 from ampkit.amp import GradScaler
 from ampkit.autograd import Function, grad
-from ampkit.base.errors import ArgumentError, NonFiniteError, RangeError, ShapeError, StateError
+from ampkit.base.errors import ArgumentError, NonFiniteError, RangeError, StateError
 from ampkit.core.autograd.recompute import recompute
 from ampkit.core.dispatch.batching.array import used
 from ampkit.core.dispatch.batching.call import hearing
@@ -390,5 +390,3 @@ def test_what_a_function_of_samples_must_not_do(call, words):
 def test_an_output_axis_that_is_not_there():
     with pytest.raises(RangeError, match="out_dims within the 2 axes"):
         func.vmap(lambda x: x, out_dims=2)(X)
-    with pytest.raises(ShapeError, match="got 0"):
-        func.vmap(lambda x: x)(X[:0])

@@ -113,9 +113,7 @@ class UnmappedError(StateError):
 
 def _read() -> StateError:
     cure = "return the tensor, or choose by ops.where; a function that needs values maps in a Python loop"
-    return UnmappedError(
-        "vmap", "a function that reads no values", "item(), bool(), numpy() or print of a sample", cure
-    )
+    return UnmappedError("vmap", "a function that reads no values", "item(), bool() or numpy() of a sample", cure)
 
 
 class OneByOneError(UnmappedError):

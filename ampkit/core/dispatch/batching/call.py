@@ -30,7 +30,7 @@ from ...dispatch import Kernel
 from ...fp_errors import ignore_fp_errors
 from ...op_call import round_result, save_as_stored, split_result
 from . import numpy_functions as numpy_functions
-from .array import BatchedArray, Level, at, expand, innermost
+from .array import BatchedArray, Level, UnmappedError, at, expand, innermost
 from .draws import samples
 from .sums import is_summing, sum_if_ended
 
@@ -312,7 +312,11 @@ def _holds_array(value: Any) -> bool:
 
 
 def _stacked(level: Level, column: Sequence[Any]) -> BatchedArray:
-    return BatchedArray(np.stack([np.asarray(a) if isinstance(a, np.generic) else a for a in column]), level)
+    arrays = [np.asarray(a) if isinstance(a, np.generic) else a for a in column]
+    if len(shapes := {tuple(a.shape) for a in arrays}) > 1:
+        got = " and ".join(map(str, map(list, sorted(shapes)[:2])))
+        raise UnmappedError("vmap", "results of one shape for all samples", got, "choose by ops.where, or fill up")
+    return BatchedArray(np.stack(arrays), level)
 
 
 def _gathered(op: Any, level: Level, rows: list[list[Any]], needs: Any, shapes: list[Any]) -> list[Any]:
