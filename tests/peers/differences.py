@@ -68,6 +68,12 @@ LISTED: list[Listed] = [
         faults="values",
     ),
     Listed(
+        "cholesky_solve",
+        "The factor is one triangle, and so is its tangent; PyTorch's forward mode reads the tangent's other one.",
+        kinds="jvp",
+        faults="values",
+    ),
+    Listed(
         "nn.functional.nll_loss nn.functional.cross_entropy",
         "The weights of the classes are differentiable; for PyTorch they are constants.",
         kinds="jvp",

@@ -74,6 +74,10 @@ class Call:
         """The argument of this name."""
         return self.params[self.op.signature.param_names.index(name)]
 
+    def keeps_axes(self) -> bool:
+        """Whether a reduction keeps the axes that it sums over."""
+        return "keepdim" in self.op.signature.param_names and bool(self.param("keepdim"))
+
     def with_params(self, **changes: Any) -> tuple[Any, ...]:
         """The arguments with some of them changed."""
         named = zip(self.op.signature.param_names, self.params, strict=True)

@@ -95,7 +95,7 @@ def _named(call: Call) -> list[tuple[int, str]]:
 
 def _in_front(call: Call, ran: Ran) -> Done | None:
     # The outcome of a call whose arrays all have the samples as their first axis.
-    level, several = call.level, type(ran.out) is tuple
+    level, several, shapes = call.level, type(ran.out) is tuple, [getattr(a, "shape", None) for a in call.arrays]
     if any(shape[:1] != (level.size,) for shape, _ in ran.outputs):
         return None
     outs = ran.hand_out()
@@ -103,12 +103,20 @@ def _in_front(call: Call, ran: Ran) -> Done | None:
 
     def backward(dys: list[Any], needs: Any, summing: bool) -> Sequence[Any]:
         found = ran.backward([None if dy is None else dy.data for dy in dys], needs)
-        return [None if g is None else BatchedArray(g, level) for g in found]
+        return [
+            None if g is None else BatchedArray(_of_shape(g, level, s), level)
+            for g, s in zip(found, shapes, strict=False)
+        ]
 
     def apart(array: Any) -> Any:
         return BatchedArray(array, level) if array.shape[:1] == (level.size,) else None
 
     return _done(call, ran, made if several else made[0], backward, apart)
+
+
+def _of_shape(gradient: Any, level: Level, shape: Any) -> Any:
+    # A rule may have given a sample that is a number an axis.
+    return gradient if gradient.ndim == len(shape) + 1 else gradient.reshape((level.size, *shape))
 
 
 def _done(call: Call, ran: Ran, out: Any, backward: Any, apart: Callable[[Any], Any]) -> Done:
@@ -206,6 +214,8 @@ def behind(*names: str, every: bool = False) -> Arguments:
 
     def arguments(call: Call, arrays: list[Any]) -> tuple[Any, ...] | None:
         ndim, changes = call.arrays[0].ndim, {}
+        if every and not ndim and not call.keeps_axes():  # a number, as one along an axis
+            arrays[0], ndim = arrays[0].reshape((call.level.size, 1)), 1
         for name in names:
             moved = _moved(call.param(name), ndim, every)
             if moved is None:
