@@ -63,10 +63,14 @@ class Step:
         return 1 - (self.total - self.compute) / self.communication if self.communication else 1.0
 
 
-def step(cluster: Cluster, exchanges: Sequence[Exchange], forward: float, backward: float, update: float) -> Step:
+def step(
+    cluster: Cluster, exchanges: Sequence[Exchange], forward: float, backward: float, update: float,
+    is_beside: bool = True,
+) -> Step:  # fmt: skip
     """A step whose exchanges begin during backward, one after the other, each when its gradients are there.
 
-    Gradients become ready evenly over backward by their bytes; the update follows the last exchange.
+    Gradients become ready evenly over backward by their bytes; the update follows the last exchange. is_beside: false
+    where ranks have no core left for their exchanges, which then take backward's time.
     """
     bytes_of = [sum(each.sent) for each in exchanges]
     total, passed, free, spent = sum(bytes_of) or 1, 0, 0.0, 0.0
@@ -75,4 +79,6 @@ def step(cluster: Cluster, exchanges: Sequence[Exchange], forward: float, backwa
         seconds = cluster.seconds(each)
         free = max(free, forward + backward * passed / total) + seconds
         spent += seconds
+    if not is_beside:
+        free = forward + backward + spent
     return Step(forward + backward + update, spent, max(free, forward + backward) + update)

@@ -33,6 +33,8 @@ class GPT(nn.Module):
     def __init__(self, layers: int, width: int):
         super().__init__()
         self.wte, self.wpe = nn.Embedding(TOKENS, width), nn.Embedding(CONTEXT, width)
+        for table in (self.wte, self.wpe):
+            nn.init.normal_(table.weight, std=0.02)  # by default logits are so large that gradients are subnormal
         self.h, self.ln_f = nn.ModuleList([Block(width) for _ in range(layers)]), nn.LayerNorm(width)
 
     def forward(self, tokens: Any) -> Any:
