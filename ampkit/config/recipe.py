@@ -61,6 +61,7 @@ def misfits(sections: Mapping[str, Any]) -> Iterator[Fault]:
     yield from _amp_misfits(sections.get("amp"), sections.get("optimizer"))
     yield from _deterministic_misfits(sections)
     yield from _tensor_misfits(sections.get("parallel"), sections.get("train"))
+    yield from _pipeline_misfits(sections)
     if (optimizer := sections.get("optimizer")) is not None:
         yield from registry.OPTIMIZERS[optimizer.name].check(optimizer)
 
@@ -128,6 +129,27 @@ def _tensor_misfits(parallel: Any, train: Any) -> Iterator[Fault]:
         return
     if train is not None and train.compile:
         yield Fault("train.compile", "false with parallel.tensor", "true")
+
+
+def _pipeline_misfits(sections: Mapping[str, Any]) -> Iterator[Fault]:
+    """What does not go with stages of a model."""
+    parallel, train, amp, debug = (sections.get(name) for name in ("parallel", "train", "amp", "debug"))
+    if parallel is None or parallel.pipeline == 1:
+        return
+    why = "with parallel.pipeline"
+    for key, value in (("tensor", 1), ("stage", 0), ("deterministic", False), ("sync_batchnorm", False)):
+        if (got := getattr(parallel, key)) != value:
+            yield Fault(f"parallel.{key}", f"{str(value).lower()} {why}", str(got).lower())
+    if parallel.wire_dtype != "float32":
+        yield Fault("parallel.wire_dtype", f"float32 {why}, whose ranks average no gradients", parallel.wire_dtype)
+    if train is not None and train.compile:
+        yield Fault("train.compile", f"false {why}", "true")
+    if debug is not None and debug.ranges_every:
+        yield Fault("debug.ranges_every", f"0 {why}", str(debug.ranges_every))
+    if amp is not None and (amp.recipe is not None or amp.dtype in FAMILIES):
+        yield Fault("amp.dtype", f"16 or 32 bits {why}", amp.precision)
+    if amp is not None and amp.modules:
+        yield Fault("amp.modules", f"no entries {why}, which calls layers one by one", next(iter(amp.modules)))
 
 
 def _deterministic_misfits(sections: Mapping[str, Any]) -> Iterator[Fault]:

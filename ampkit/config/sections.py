@@ -206,9 +206,10 @@ class Parallel(Section):
     in a message. sync_batchnorm: let batch normalization use the statistics of the whole batch, not of a rank's part.
     stage: what the ranks share out: 0 nothing; 2 rows of parameters, gradients and the optimizer's state, with whole
     parameters from forward to backward; 3 with whole ones only while their module computes. tensor: how many ranks
-    divide the layers of the model; the groups of so many share the data out. deterministic: give the same bits on any
-    number of ranks and threads, accumulated or not. microbatches: with deterministic, the parts of an update's samples
-    whose gradients are computed one by one, a power of 2.
+    divide the layers of the model; the groups of so many share the data out. pipeline: how many ranks have consecutive
+    layers of the model, its stages. deterministic: give the same bits on any number of ranks and threads, accumulated
+    or not. microbatches: with deterministic, the parts of an update's samples whose gradients are computed one by one,
+    a power of 2; with pipeline, the parts of a batch that go from stage to stage.
     """
 
     wire_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
@@ -216,6 +217,7 @@ class Parallel(Section):
     sync_batchnorm: bool = False
     stage: Literal[0, 2, 3] = 0
     tensor: Count = 1
+    pipeline: Count = 1
     deterministic: bool = False
     microbatches: Count = 8
 

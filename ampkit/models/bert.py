@@ -232,6 +232,7 @@ class BertForMaskedLM(nn.Module):
         "bert.encoder.layer.*.output.dense": "rowwise",
         "cls.predictions.decoder": "colwise_gathered",
     }
+    pipeline_layers: ClassVar = "bert.encoder.layer"  # see distributed.pipelining.ModelStage
 
     def __init__(self, config: BertConfig):
         super().__init__()
@@ -262,6 +263,13 @@ class BertForMaskedLM(nn.Module):
         if labels is None:
             return logits
         return logits, ops.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
+
+    def _before_layers(self, input_ids: Tensor) -> Any:
+        self.bert._check(input_ids, None)
+        return self.bert.embeddings(input_ids)
+
+    def _after_layers(self, states: Tensor) -> Any:
+        return self.cls.predictions(states)
 
 
 def _initialize(model: nn.Module, std: float) -> None:

@@ -106,6 +106,7 @@ class GPT(nn.Module):
         "transformer.h.*.mlp.c_proj": "rowwise",
         "lm_head": "colwise_gathered",
     }
+    pipeline_layers: ClassVar = "transformer.h"  # see distributed.pipelining.ModelStage
 
     def __init__(
         self,
@@ -152,17 +153,22 @@ class GPT(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def forward(self, idx: Tensor, targets: Tensor | None = None) -> Any:
-        need_tokens("GPT", "idx", idx, self.block_size)
-        parts = self.transformer
-        position = ops.arange(idx.shape[1], device=idx.device)
-        x = parts.drop(parts.wte(idx) + parts.wpe(position))
-        branch: Any = None
-        for block in parts.h:
+        x, branch = self._before_layers(idx), None
+        for block in self.transformer.h:
             x, branch = block(x, branch)
-        logits = self.lm_head(norm_of_sum(x, branch, parts.drop, parts.ln_f))
+        logits = self._after_layers(x, branch)
         if targets is None:
             return logits
         return logits, ops.cross_entropy(logits.reshape(-1, self.vocab_size), targets.reshape(-1))
+
+    def _before_layers(self, idx: Tensor) -> Any:
+        need_tokens("GPT", "idx", idx, self.block_size)
+        parts = self.transformer
+        position = ops.arange(idx.shape[1], device=idx.device)
+        return parts.drop(parts.wte(idx) + parts.wpe(position))
+
+    def _after_layers(self, x: Tensor, branch: Any) -> Any:
+        return self.lm_head(norm_of_sum(x, branch, self.transformer.drop, self.transformer.ln_f))
 
 
 def gpt(preset: str = "nano", *, weights: Weights | None = None, **changes: Any) -> GPT:

@@ -84,6 +84,7 @@ class VisionTransformer(nn.Module):
         "encoder.layers.*.mlp.0": "colwise",
         "encoder.layers.*.mlp.3": "rowwise",
     }
+    pipeline_layers: ClassVar = "encoder.layers"  # see distributed.pipelining.ModelStage
 
     def __init__(
         self,
@@ -136,12 +137,20 @@ class VisionTransformer(nn.Module):
         nn.init.zeros_(self.heads.head.bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.heads(self.encoder(self._tokens(x))[:, 0])
+
+    def _tokens(self, x: Tensor) -> Tensor:
         wanted = (self.in_channels, self.image_size, self.image_size)
         if x.ndim != 4 or tuple(x.shape[1:]) != wanted:
             raise ShapeError("VisionTransformer", f"images [N, {', '.join(map(str, wanted))}]", f"{list(x.shape)}")
         patches = self.conv_proj(x).flatten(2).permute(0, 2, 1)
-        x = ops.cat([self.class_token.expand(x.shape[0], -1, -1), patches], 1)
-        return self.heads(self.encoder(x)[:, 0])
+        return ops.cat([self.class_token.expand(x.shape[0], -1, -1), patches], 1)
+
+    def _before_layers(self, x: Tensor) -> Any:
+        return self.encoder.dropout(self._tokens(x) + self.encoder.pos_embedding)
+
+    def _after_layers(self, x: Tensor) -> Any:
+        return self.heads(self.encoder.ln(x)[:, 0])
 
 
 def _head(hidden_dim: int, representation_size: int | None, num_classes: int) -> dict[str, nn.Module]:

@@ -28,6 +28,7 @@ from ..core.tensor import Tensor
 from ..debug import Finding
 from ..debug.detect import explained
 from ..debug.repeat.unchanged import Copies, copies, put_back, unchanged
+from ..distributed.pipelining.model_stage import whole_model
 
 Batch = tuple[Tensor, ...]
 OVERFLOWS = 10  # in a row, which divide the scale by 1024, before a replay tells whether a smaller one can help
@@ -176,7 +177,7 @@ class Replay:
     def _explain(self, model: nn.Module, state: tuple[int, int], step: Callable[[], Any]) -> Finding | None:
         self._run.optimizer.zero_grad()
         try:
-            with unchanged(model):
+            with unchanged(model), whole_model(model):
                 random.set_rng_state(state)
                 return explained(step, training=self._run.training)
         finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from ..core.saved_state import need_count
 from ..core.tensor import Tensor
 from ..debug.repeat.learning_rate import Training
 from ..distributed.environment import launched
+from ..distributed.pipelining.model_stage import ModelStage
 from ..models import LoadedWeights
 from . import build
 from .checkpoint import Checkpoints
@@ -55,6 +56,7 @@ class Run(TrainingLoop):
         ranks = ranks or Ranks.present()
         recipe = _on_this_rank(recipe, ranks)
         ranks.group_by_layers(recipe.parallel.tensor, recipe.train.device)
+        ranks.group_by_stages(recipe.parallel.pipeline)
         random.manual_seed(recipe.train.seed)
         self.recipe, self._pipeline = recipe, input_pipeline(recipe, ranks)
         self._objective, steps = objective_of(recipe, self._pipeline.about), build.steps(recipe, self._pipeline)
@@ -63,6 +65,7 @@ class Run(TrainingLoop):
         self.pretrained: LoadedWeights | None = getattr(model, "pretrained", None)
         region, self.wire_dtype = build.region(recipe, model), recipe.parallel.wire_dtype
         ranks.divide_layers(model)
+        stage = ranks.stage_of(model)
         build.shard(recipe, model, ranks)
         self.ranges = build.ranges(recipe, model)
         optimizer = build.optimizer(recipe, model)
@@ -70,6 +73,7 @@ class Run(TrainingLoop):
         parts = model, optimizer, build.schedule(recipe, optimizer, steps), build.scaler(recipe), average
         settings = Settings(**recipe.train.model_dump(include={each.name for each in fields(Settings)}))
         super().__init__(*parts, region, settings, steps, ranks, build.callbacks(recipe), checkpoints)
+        self._stage = stage
         self._draw_apart()
         self.notes = self._pipeline.notes
         self._batches = self._pipeline.train(0)
@@ -130,6 +134,11 @@ class Run(TrainingLoop):
             return self._objective.loss(model(inputs), *targets)
         return self._objective.loss(model(inputs), *targets[:-1]) * targets[-1]
 
+    def stage_gradients(self, stage: ModelStage, batches: Sequence[Batch]) -> Tensor:
+        """Write the gradients of this rank's stage of the model. -> the mean loss [] of the batches."""
+        with self.region:
+            return stage.forward_backward(self._objective.loss, batches, self.recipe.parallel.microbatches, self.scaler)
+
     def join(self) -> None:
         """Begin to train with the other ranks, which must have the same recipe, code, data and number of steps done."""
         if self.ranks.size > 1:
@@ -140,7 +149,7 @@ class Run(TrainingLoop):
         if parallel.deterministic:
             options = {"microbatches": parallel.microbatches, "bucket_cap_mb": parallel.bucket_mb}
             self._deterministic = self.ranks.deterministic(self.model, threads=self.recipe.train.threads, **options)
-        else:
+        elif self._stage is None:
             self._replica = self.ranks.replicate(self.model, **build.parallel(self.recipe))
 
     # what checkpoints hold of it

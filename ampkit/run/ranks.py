@@ -19,7 +19,7 @@ import numpy as np
 
 from .. import backends, nn
 from ..backends.cpu.threads import usable_cpus
-from ..base.errors import AmpkitError, ConfigError, error_with_text
+from ..base.errors import AmpkitError, ArgumentError, ConfigError, error_with_text
 from ..core import random
 from ..core.tensor import Tensor
 from ..distributed import DistError, ProcessGroup, ReduceOp, init_process_group
@@ -29,6 +29,7 @@ from ..distributed.deterministic import DeterministicDataParallel
 from ..distributed.device_mesh import DeviceMesh, init_device_mesh
 from ..distributed.environment import launched
 from ..distributed.fsdp import FSDPModule, ShardedTensor
+from ..distributed.pipelining.model_stage import ModelStage
 from ..distributed.tensor import parallelize_module
 from ..distributed.transport import Call
 from ..distributed.world import go_on_without_lost, group
@@ -52,6 +53,7 @@ class Ranks:
         self.rank, self.size = (0, 1) if processes is None else (processes.rank(), processes.size())
         self.data_group, self.data_rank, self.data_size = processes, self.rank, self.size
         self._mesh: DeviceMesh | None = None  # of the ranks that divide layers
+        self._has_stages = False
         self.in_agreement = False
 
     @classmethod
@@ -156,6 +158,30 @@ class Ranks:
                 "parallel.tensor", "1, or a model that has a tensor_parallel_plan, as gpt, bert, vit", got
             )
         parallelize_module(model, self._mesh)
+
+    def group_by_stages(self, count: int) -> None:
+        """Let each rank have a stage of the model, and all of them the same data.
+
+        Raises ConfigError, on all ranks, for a number that is not theirs.
+        """
+        if count == 1:
+            return
+        if self.size != count:
+            self.in_agreement = True
+            cure = f"start it with `ampkit launch -n {count}`, or leave the key out" if self.size == 1 else None
+            raise ConfigError("parallel.pipeline", f"the number of ranks, {self.size}", str(count), cure)
+        self._has_stages, self.data_rank, self.data_size = True, 0, 1
+
+    def stage_of(self, model: nn.Module) -> ModelStage | None:
+        """This rank's stage of `model`, which keeps the stage's parameters alone, after `group_by_stages`."""
+        if not self._has_stages or self._group is None:
+            return None
+        try:
+            return ModelStage(model, self._group)
+        except ArgumentError as error:
+            self.in_agreement = True
+            needs = f"1, or a model of {self.size} layers or more that names them, as gpt, bert, vit"
+            raise ConfigError("parallel.pipeline", needs, str(error).rpartition(", got ")[2]) from None
 
     def deterministic(self, model: nn.Module, **options: Any) -> DeterministicDataParallel:
         """What computes the gradients of `model` on all ranks alike; options: of DeterministicDataParallel."""

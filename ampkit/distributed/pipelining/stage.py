@@ -66,6 +66,8 @@ class PipelineStage:
         self.messages = Messages(found, self.device)
         stages = Stages(found)
         for parameter in submodule.parameters():
+            if parameter._sharding is not None and found in parameter._sharding.groups:
+                continue  # is of all stages already
             parameter._stages = stages
             if (segment := parameter._arena_segment) is not None:
                 segment.arena.stages = stages

@@ -21,6 +21,7 @@ from ...debug.repeat.learning_rate import Training
 from ...distributed import DistError
 from ...distributed.deterministic import DeterministicDataParallel
 from ...distributed.fsdp import unsharded
+from ...distributed.pipelining.model_stage import ModelStage, whole_model
 from ...optim.adam.schedule_free import averaged, begin_training, end_training
 from ..checkpoint import Checkpoint, Checkpoints
 from ..guard import Explanation, Guard, Replay, not_finite
@@ -80,6 +81,7 @@ class TrainingLoop(BatchedTraining):
         self.resumed: Checkpoint | None = None
         self._replica, self._joined = self.model, False  # the model whose gradients are averaged over the ranks
         self._deterministic: DeterministicDataParallel | None = None  # or what computes them
+        self._stage: ModelStage | None = None  # or what this rank computes of it
         self._guard, self._replay = Guard(settings.device), Replay(self)
         self._update = _compiled(ref(self)) if settings.compile else None
         self._records = settings.compile and hasattr(self._device, "graph")
@@ -88,6 +90,10 @@ class TrainingLoop(BatchedTraining):
 
     def loss_of(self, model: nn.Module, *batch: Any) -> Tensor:
         """The loss [] of a batch by `model`: the one that is trained, or the average of its weights."""
+        raise NotImplementedError
+
+    def stage_gradients(self, stage: ModelStage, batches: Sequence[Batch]) -> Tensor:
+        """Write the gradients of this rank's `stage` of the model. -> the mean loss [] of the batches."""
         raise NotImplementedError
 
     def ended_a_pass(self) -> bool:
@@ -177,7 +183,7 @@ class TrainingLoop(BatchedTraining):
         with averaged(self.optimizer), shared_memory(self._device) if self._records else nullcontext():
             model = self.evaluated_model
             self.ranks.copy_buffers(model)
-            with unsharded(model):  # ranks may have other numbers of batches
+            with unsharded(model), whole_model(model):  # ranks may have other numbers of batches
                 try:
                     row = self.scores(model, self._until_stopped(self.held_out(), codes))
                 except StoppedError:
@@ -305,6 +311,9 @@ class TrainingLoop(BatchedTraining):
         more = self.settings.grad_clip, measure_norm, self._guard
         if self._deterministic is not None:
             loss = self._deterministic.forward_backward(self._loss_in_region, batches, self.scaler)
+            result = update(loss, self.optimizer, self.scaler, *more)
+        elif self._stage is not None:
+            loss = self.stage_gradients(self._stage, batches)
             result = update(loss, self.optimizer, self.scaler, *more)
         else:
             what = (partial(self.loss_of, self._replica), batches, self.optimizer, self.scaler, self.region)

@@ -1,0 +1,213 @@
+"""ModelStage: the layers of a model that this rank of a pipeline has, cut by the model's own list of layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from math import gcd
+from typing import Any, NamedTuple
+
+from ... import backends
+from ...amp.grad_scaler import GradScaler
+from ...base.dtypes import float32
+from ...base.errors import ArgumentError
+from ...core.parameter import Parameter
+from ...core.tensor import Tensor
+from ...nn.module import Module
+from ..fsdp.module import keep_parts_in_state
+from ..fsdp.sharded_tensor import ShardedParameter, Sharding, share_out
+from ..process_group import ProcessGroup
+from .schedules import Schedule1F1B
+from .stage import PipelineStage
+
+_NAME = "ModelStage"
+
+
+class OnStage(Sharding):
+    """All rows of a tensor are on the rank `stage` of `group`, and none on the others."""
+
+    def __init__(self, group: ProcessGroup, shape: tuple[int, ...], stage: int):
+        super().__init__(group, shape)
+        self.stage = stage
+        self.bounds = [0] * (stage + 1) + [self.shape[0]] * (group.size() - stage)
+        self.rows = self.rows_of(group.rank())
+
+
+class ModelStage(Module):
+    """What this rank of `group` computes of `model`, whose `pipeline_layers` is the path of its list of layers.
+
+    Each rank has equally many of them, to one, in their order. The first has all that stands before the layers by the
+    names of parameters, the last what stands behind. Parameters of other stages stay in the model without rows, as
+    those that `fully_shard` shares out: so states, norms, averages and the verdict of a GradScaler are the whole
+    model's. A weight that the first and the last stage both use is the first one's: the last gets its values before a
+    step, and returns their gradient. Make the optimizer afterwards.
+    Raises ArgumentError for a model that names no layers, or has fewer than ranks.
+    """
+
+    def __init__(self, model: Module, group: ProcessGroup):
+        super().__init__()
+        path, self.stages = getattr(model, "pipeline_layers", None), group.size()
+        layers = [] if path is None else list(model.get_submodule(path).named_children())
+        if len(layers) < self.stages:
+            got = f"a {type(model).__name__} with {len(layers)}"
+            raise ArgumentError(_NAME, f"a model that names {self.stages} layers or more", got)
+        stage_of_layer = {
+            f"{path}.{name}.": next(s for s in range(self.stages) if place < len(layers) * (s + 1) // self.stages)
+            for place, (name, _) in enumerate(layers)
+        }
+        rank = group.rank()
+        self._mine = [layer for name, layer in layers if stage_of_layer[f"{path}.{name}."] == rank]
+        self.model: Any = model
+        named = list(model.named_parameters(remove_duplicate=False))
+        stages, behind = {}, False
+        for name, _ in named:
+            found = next((stage for start, stage in stage_of_layer.items() if name.startswith(start)), None)
+            behind = behind or found is not None
+            stages[name] = found if found is not None else (self.stages - 1) * behind
+        owners: dict[int, int] = {}
+        self._tied: list[_Tied] = []
+        for name, parameter in named:
+            if owners.setdefault(id(parameter), stages[name]) != stages[name]:
+                where, _, attribute = name.rpartition(".")
+                used = Parameter(parameter.array, parameter.requires_grad) if rank == stages[name] else parameter
+                self._tied.append(_Tied(model.get_submodule(where), attribute, stages[name], parameter, used))
+        for name, parameter in model.named_parameters():
+            parameter._dotted_name = parameter._dotted_name or name
+            share_out(parameter, OnStage(group, parameter.array.shape, owners[id(parameter)]))
+        for module in model.modules():
+            keep_parts_in_state(module)
+        self._stage = PipelineStage(self, rank, self.stages, group=group)
+        self._schedules: dict[int, Schedule1F1B] = {}
+        self._loss_of: Callable[..., Tensor] | None = None
+        self._share = 1.0  # of a batch in the mean loss
+
+    def forward(self, *given: Tensor) -> Any:
+        """The activations of this stage, of those of the one before; of the last stage the model's output."""
+        if self._stage.is_first:
+            given = (self.model._before_layers(*given),)
+        for layer in self._mine:
+            output = layer(*given)
+            given = output if isinstance(output, tuple) else (output,)
+        return self.model._after_layers(*given) if self._stage.is_last else given
+
+    def forward_backward(
+        self, loss_of: Callable[..., Tensor], batches: Sequence[Any], microbatches: int, scaler: GradScaler
+    ) -> Tensor:
+        """Write the gradients of the mean loss over `batches`, the same on all ranks. -> that loss [], on all ranks.
+
+        loss_of(output, *targets): the mean loss [] of a micro-batch. batches: each inputs and targets. microbatches: in
+        how many equal parts a batch is cut; one that it does not divide, in their greatest common divisor.
+        """
+        self._loss_of = loss_of
+        losses = list[Tensor]()
+        with self._with_tied_weights():
+            for inputs, *targets in batches:
+                schedule = self._schedule(gcd(len(inputs), microbatches), scaler)
+                found = list[Tensor]()
+                self._share = 1 / len(batches)
+                schedule.step(inputs, target=tuple(targets), losses=found, return_outputs=False)
+                losses += [loss / len(found) for loss in found]
+        tag = schedule._tag()
+        self._return_tied_gradients(tag)
+        for parameter in self.model.parameters():
+            if parameter.requires_grad and not parameter.array.size:
+                zeros = backends.backend_of(parameter.array).zeros(parameter.array.shape, parameter._grad_dtype())
+                parameter.accumulate(zeros, tag)
+        return self._on_all(losses)
+
+    def _schedule(self, count: int, scaler: GradScaler) -> Schedule1F1B:
+        if count not in self._schedules:
+            self._schedules[count] = Schedule1F1B(self._stage, count, self._loss, scaler=scaler)
+        return self._schedules[count]
+
+    def _loss(self, output: Any, targets: Any) -> Tensor:
+        assert self._loss_of is not None
+        loss = self._loss_of(output, *targets)
+        return loss * self._share if self._share != 1 else loss
+
+    def _on_all(self, losses: list[Tensor]) -> Tensor:
+        # The sum of the last stage's losses, on all.
+        like = next(self.model.parameters()).array
+        with backends.device_guard(like):
+            total = backends.backend_of(like).zeros((), float32)
+            for loss in losses:
+                total += loss.array.reshape(())
+        self._stage.group.all_reduce_array(total)
+        return Tensor(total)
+
+    # weights that two stages use
+
+    @contextmanager
+    def _with_tied_weights(self) -> Iterator[None]:
+        """A context in which the last stage has those of the first as well."""
+        messages, rank = self._stage.messages, self._stage.stage_index
+        for tied in self._tied:
+            what = f"the tied {tied.name}"
+            if rank == tied.owner:
+                messages.send(what, tied.user, [tied.parameter.array], {"what": what})
+                messages.finish()
+            elif rank == tied.user:
+                tied.used.array[...] = self._received(what, tied.owner)
+                tied.used.changed()
+                tied.module._parameters[tied.name] = tied.used
+        try:
+            yield
+        finally:
+            for tied in self._tied:
+                tied.module._parameters[tied.name] = tied.parameter
+
+    def _return_tied_gradients(self, tag: Any) -> None:
+        messages, rank = self._stage.messages, self._stage.stage_index
+        for tied in self._tied:
+            what = f"the gradient of the tied {tied.name}"
+            if rank == tied.user and tied.used._grad is not None:
+                messages.send(what, tied.owner, [tied.used._grad.array], {"what": what})
+                messages.finish()
+                tied.used.drop_grad()
+            elif rank == tied.owner and tied.parameter.requires_grad:
+                tied.parameter.accumulate(self._received(what, tied.user), tag)
+
+    def _received(self, what: str, source: int) -> Any:
+        messages = self._stage.messages
+        (tensor,) = messages.receive(what, source, messages.receive_header(what, source)["tensors"])
+        return tensor.array
+
+
+class _Tied(NamedTuple):
+    """A parameter of the stage `owner` that a module of the stage `user` has by `name`; `used` has its values there."""
+
+    module: Module
+    name: str
+    user: int
+    parameter: Any
+    used: Parameter
+
+    @property
+    def owner(self) -> int:
+        found: int = self.parameter._sharding.stage
+        return found
+
+
+@contextmanager
+def whole_model(model: Module) -> Iterator[None]:
+    """A context in which every rank has all parameters of a model whose stages ranks have, to compute it without them.
+
+    All ranks enter it; the parameters must not change within. Another model is left as it is.
+    """
+    found = [
+        (module, name, parameter)
+        for module in model.modules()
+        for name, parameter in module._parameters.items()
+        if isinstance(parameter, ShardedParameter) and isinstance(parameter._sharding, OnStage)
+    ]
+    made: dict[int, Parameter] = {}
+    for module, name, parameter in found:
+        if id(parameter) not in made:
+            made[id(parameter)] = full = Parameter(parameter.full_tensor(), parameter.requires_grad)
+            full._dotted_name = parameter._dotted_name
+        module._parameters[name] = made[id(parameter)]
+    try:
+        yield
+    finally:
+        for module, name, parameter in found:
+            module._parameters[name] = parameter
