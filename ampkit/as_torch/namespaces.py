@@ -151,6 +151,7 @@ SOURCES = {
     "torch.special": "ampkit.special",
     "torch.storage": ".top",
     "torch.testing": ".testing",
+    "torch.torch_version": ".utils.torch_version",
     "torch.types": ".types",
     "torch.utils": "ampkit.utils",
     "torch.utils._contextlib": ".utils.contextlib",

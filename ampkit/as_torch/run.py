@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -14,6 +15,10 @@ from .finder import script_spec
 
 _USAGE = "usage: python -m ampkit.as_torch SCRIPT ARGS ...\n   or: python -m ampkit.as_torch -m MODULE ARGS ..."
 _INTERRUPTED = 130  # 128 + SIGINT, as in shells
+# What the dynamic loader says of a module that is linked with PyTorch's libraries, or uses symbols of them.
+_COMPILED = re.compile(
+    r"lib(torch|c10)\w*\.so|(torch|c10)\w*\.(dll|dylib)|symbol:? \S*?(\d(c10|at|torch|caffe2)\d|THP[A-Z])"
+)
 
 
 def main() -> None:
@@ -91,6 +96,11 @@ def _below(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def _report(error: BaseException) -> NoReturn:
+    if isinstance(error, ImportError) and _COMPILED.search(str(error)):
+        error.add_note(
+            f"help: {error.name or 'this module'} is compiled for PyTorch's C++ libraries, which ampkit does not have: "
+            "use what its package has in plain Python, or an op of array code (docs/add-an-op.md)"
+        )
     sys.excepthook(type(error), error, error.__traceback__)
     sys.exit(_INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1)
 

@@ -48,8 +48,10 @@ def _checked(archive: zipfile.ZipFile, size: int, where: str) -> tuple[dict[str,
     found = archive.infolist()
     entries = {entry.filename: entry for entry in found}
     folder = next((name[: -len("data.pkl")] for name in entries if name.endswith("/data.pkl")), None)
+    cure = "load it in PyTorch and save its state_dict()"
+    if any(name.endswith("/archive_format") for name in entries):
+        raise FileError(where, "a file of torch.save", "a program of torch.export", cure)
     if folder is not None and f"{folder}constants.pkl" in entries:
-        cure = "load it in PyTorch and save its state_dict()"
         raise FileError(where, "a file of torch.save", "a TorchScript program", cure)
     if folder is None or any(entry.compress_type for entry in found):
         raise FileError(where, "a file of torch.save", "another zip file")

@@ -134,6 +134,21 @@ print(importlib.util.find_spec("torch") is not None, ampkit.__version__ == torch
     assert run_aliased(code) == ["2.13.0 2.13.0 2.13.0 None", "True False"]
 
 
+def test_the_version_compares_with_tuples_and_texts_by_its_numbers(run_aliased):
+    code = """
+import torch
+from torch.torch_version import TorchVersion
+version = torch.__version__
+print(isinstance(version, TorchVersion), version >= (2, 1), version >= (2, 13), version == (2, 13, 0), version < (3,))
+print(version > "2.9", version < "2.20", "2.9" < version, version > "1.8.0a0", version == "2.13", version != "2.13.1")
+print(TorchVersion("2.1.0a0+git") < "2.1", TorchVersion("2.1+cpu") > "2.1", TorchVersion("2.1.0rc2") > "2.1.0rc1")
+print(version < "main", version in {"2.13.0"}, version.split("."), f"{version}")
+"""
+    lines = run_aliased(code)
+    assert lines[:3] == ["True True True True True", "True True True True True True", "True True True"]
+    assert lines[3] == "True True ['2', '13', '0'] 2.13.0"
+
+
 def test_the_alias_refuses_a_process_that_has_imported_pytorch(run_aliased):
     code = """
 import sys, types, ampkit.as_torch

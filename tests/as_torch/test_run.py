@@ -102,3 +102,22 @@ def test_a_traceback_shows_the_script_alone(tmp_path):
     done = run(script)
     plain = subprocess.run([sys.executable, script], capture_output=True, text=True)
     assert (done.stderr, done.returncode) == (plain.stderr, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "helped"),
+    [
+        ("ImportError('libtorch_cuda.so: cannot open shared object file', name='mine._C')", True),
+        ("ImportError('/a/_C.so: undefined symbol: _ZN3c106detail14torchCheckFailEPKcS2_jS2_', name='mine._C')", True),
+        ("ImportError('/a/_C.so: undefined symbol: _ZNK2at4Tensor3sumEv', name='mine._C')", True),
+        ("ImportError('/a/_C.so: undefined symbol: sqrtf', name='mine._C')", False),
+        ("ImportError('mine needs torch>=2.20')", False),
+    ],
+)
+def test_a_library_compiled_for_pytorch_is_named_with_the_cure(error, helped, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(f"raise {error}\n")
+    done = run(script)
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1
+    assert last.startswith("help: mine._C is compiled for PyTorch's C++ libraries") == helped

@@ -356,6 +356,17 @@ def test_a_torchscript_program_is_refused_with_the_cure():
         read(zip_of(**{"constants.pkl": b""}))
 
 
+def test_a_program_of_torch_export_is_refused_with_the_cure():
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("model/models/model.json", b"{}")
+        archive.writestr("model/archive_format", b"pt2")
+    with pytest.raises(
+        FileError, match=r"got a program of torch\.export\nhelp: load it in PyTorch and save its state_"
+    ):
+        read(out.getvalue())
+
+
 # whole modules
 
 

@@ -24,6 +24,7 @@ from .cuda import Event, Stream
 from .dispatch.operators import ops
 from .random import Generator, default_generator, get_rng_state, seed, set_rng_state
 from .tracing.jit import ScriptFunction, ScriptModule
+from .utils.torch_version import TorchVersion
 
 __all__ = [
     "Event", "Future", "Generator", "PyTorchFileReader", "PyTorchFileWriter", "ScriptFunction", "ScriptModule",
@@ -35,7 +36,7 @@ __all__ = [
     "uint16", "uint32", "uint64",
 ]  # fmt: skip
 
-__version__ = PYTORCH_VERSION
+__version__ = TorchVersion(PYTORCH_VERSION)
 PyTorchFileReader = refused("torch.PyTorchFileReader", "torch.load reads a whole file")
 PyTorchFileWriter = refused("torch.PyTorchFileWriter", "torch.save writes a whole file")
 Size = Shape
