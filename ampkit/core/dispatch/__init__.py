@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,6 +39,12 @@ def reference_only() -> AbstractContextManager[None]:
 def is_reference_only() -> bool:
     """Whether this runs within `reference_only()`."""
     return _reference_scope().value
+
+
+class Sum(NamedTuple):
+    """Memory that a backward adds a gradient to, among its `grad_buffers`, where its kernel can."""
+
+    array: Any
 
 
 class Kernel:
@@ -112,7 +118,7 @@ class Primitive:
         predicate cannot foresee that it has no implementation, such as a library without an algorithm, it raises
         UnsupportedError, and the reference runs. With `wants_cache`, the kernel of an op receives `versions=`, those of
         its tensor inputs in their order, and the kernel of its backward also `grad_buffers=`: per input, memory for the
-        gradient, or None (see BackwardPass.grad_buffers).
+        gradient, or None (see BackwardPass.grad_buffers); for the weight of `linear` also a Sum.
         """
 
         def register(run: Function) -> Kernel:

@@ -132,13 +132,15 @@ def _register_bce(launcher: Launcher) -> None:
 
 
 def register_label_loss(
-    backend: str, op: Any, statistic: str, losses: Any, gradient: Any, fits: Any, readable: Any, min_elements: int = 0
-) -> None:
+    backend: str, op: Any, statistic: str, losses: Any, gradient: Any, fits: Any, readable: Any, min_elements: int = 0,
+    in_place: bool = False,
+) -> None:  # fmt: skip
     """Register cross_entropy or nll_loss.
 
     losses(input, target, weight, ignore_index, reduction, *smoothing, dtype) -> (the loss; a number of each row, saved
     as `statistic`; the divisor of a mean, for `gradient`). gradient(dy, saved, dtype, ...) -> that of the scores.
-    readable(dy, saved, dtype): its predicate.
+    readable(dy, saved, dtype): its predicate. in_place: whether `gradient` takes buffer=, memory to write to or None,
+    which may be that of the scores.
     """
 
     def forward(
@@ -151,12 +153,15 @@ def register_label_loss(
             saved.out = out
         return out, saved
 
-    def backward(dy: Array, saved: Saved, needs: Any, **options: Any) -> Any:
-        return gradient(dy, saved, needs[0], **options), None, None
+    def backward(
+        dy: Array, saved: Saved, needs: Any, versions: Any = (), grad_buffers: Any = (None,), **options: Any
+    ) -> Any:
+        more = {"buffer": grad_buffers[0]} if in_place else {}
+        return gradient(dy, saved, needs[0], **options, **more), None, None
 
     def wanted(dy: Array, saved: Saved, needs: Any, **options: Any) -> bool:
         known = needs[0] is not None and needs[2] is None and saved.__dict__[statistic].dtype == float32
         return bool(known) and readable(dy, saved, needs[0])
 
     on(op, backend, forward, fits, min_elements=min_elements)
-    on(op.backward_primitive, backend, backward, wanted)
+    on(op.backward_primitive, backend, backward, wanted, wants_cache=in_place)

@@ -12,6 +12,7 @@ from ampkit.base.errors import RangeError
 from ampkit.core.autograd.tape import grad
 from ampkit.core.dispatch import reference_only
 from ampkit.core.tensor import Tensor
+from ampkit.ops.loss.known_gradients import gradients_of
 from ampkit.testing import GRADIENT_TOLERANCE, TOLERANCE, Case, assert_close, check_precision, integers, normal, uniform
 
 pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=unavailable_reason())]
@@ -122,6 +123,20 @@ def test_labels_of_few_bits_and_of_any_strides_are_read(reduction):
         found = _run(values, given, np.ones(N if reduction == "none" else ()), reduction=reduction)
         np.testing.assert_array_equal(found[0].numpy(), expected[0].numpy())
         np.testing.assert_array_equal(found[1].numpy(), expected[1].numpy())
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16, float16], ids=str)
+@pytest.mark.parametrize("shape", [(N, C), (7, C, 100)], ids=["rows", "columns"])
+def test_the_gradient_can_take_the_memory_of_the_scores(shape, dtype):
+    rng = np.random.default_rng(0)
+    values, labels = rng.standard_normal(shape).astype(dtype), rng.integers(0, C, (shape[0], *shape[2:]))
+    scores = Tensor(values.copy(), True)
+    node = ops.cross_entropy(scores, Tensor(labels), label_smoothing=0.1).node
+    dy = np.ones((), np.float32)
+    (expected, *_) = gradients_of(node, dy, (dtype, None, None), (None,))
+    (found, *_) = gradients_of(node, dy, (dtype, None, None), (scores.array,))
+    assert found is scores.array and expected is not found
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("label", [C, -1])

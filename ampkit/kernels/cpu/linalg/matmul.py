@@ -8,10 +8,12 @@ import numpy as np
 
 from ampkit.backends.cpu.device import in_format
 from ampkit.backends.cpu.native.arrays import FLOATS
-from ampkit.backends.cpu.onednn.gemm import as_rows, gemm, in_compute_dtype, is_profitable
+from ampkit.backends.cpu.onednn.gemm import as_rows, gemm, in_compute_dtype, is_profitable, matmul_into
+from ampkit.backends.cpu.onednn.library import has_fast_matmul
 from ampkit.backends.cpu.onednn.primitive import HostArray
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
+from ampkit.core.dispatch import Sum
 from ampkit.kernels.cpu.reduction.reductions import column_sums
 from ampkit.kernels.shared.linalg import (
     Multiplier,
@@ -26,8 +28,19 @@ from ampkit.ops.linalg import matmul
 
 
 def _weight_gradients(dy: HostArray, saved: Saved, needs: Any, grad_buffers: Any) -> Any:
-    dw = gemm(as_rows(dy).T, as_rows(saved.input), needs[1], grad_buffers[1]) if needs[1] else None
+    dw, buffer = None, grad_buffers[1]
+    if type(buffer) is Sum:
+        dw = _added_to(buffer.array, as_rows(dy).T, as_rows(saved.input))
+    elif needs[1]:
+        dw = gemm(as_rows(dy).T, as_rows(saved.input), needs[1], buffer)
     return dw, column_sums(dy, needs[2])
+
+
+def _added_to(total: HostArray, a: HostArray, b: HostArray) -> HostArray:
+    # total [M, N] float32 with a @ b added, in the same pass where oneDNN multiplies
+    if not (a.dtype == b.dtype and has_fast_matmul(a.dtype) and matmul_into(a, b, total, accumulate=True)):
+        total += gemm(a, b, float32)
+    return total
 
 
 def _added(input: HostArray, a: HostArray, b: HostArray, beta: Any, alpha: Any, dtype: DType, key: Any) -> HostArray:

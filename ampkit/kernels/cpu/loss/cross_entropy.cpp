@@ -124,7 +124,8 @@ static int64 cross_entropy_forward(Array loss, Array lse, Array totals, Array in
 }
 KERNEL(cross_entropy_forward)
 
-// The gradient of the scores. grad float32: of each loss [rows], of their sum [1], or of their mean [1] if `mean`.
+// The gradient of the scores, whose memory dx may be. grad float32: of each loss [rows], of their sum [1], or of their
+// mean [1] if `mean`.
 static void cross_entropy_backward(Array dx, Array input, Array lse, Array labels, Array grad, Array weight,
                                    int64 ignored, float smoothing, int64 mean) {
     dx = as_columns(dx), input = as_columns(input);
@@ -134,8 +135,9 @@ static void cross_entropy_backward(Array dx, Array input, Array lse, Array label
     const float *w = weights, total = weights.total;
     Labels classes{address<int64>(labels, 0, 0), ignored};
     const float divisor = mean ? float(classes.weight(w, rows)) : 1.0f;
-    auto fix_label = [=](int64 row, int64 label, float at, float even) {  // exp(x) - 1 without cancellation
-        float x = score(input, row, label) - *address<float>(lse, 0, 0, row);
+    auto fix_label = [=](int64 row, float x, float at, float even) {  // exp(x) - 1 without cancellation
+        int64 label = classes.of(row);
+        x -= *address<float>(lse, 0, 0, row);
         float value = expm1f(x) * at + expf(x) * even * total - even * w[label];
         write_floats(&value, dx.data, dx.kind, dx.offset(row / inner, row % inner, label), 1, 1);
     };
@@ -146,27 +148,30 @@ static void cross_entropy_backward(Array dx, Array input, Array lse, Array label
     if (has_columns(input))
         return for_each_tile(input, [&](const ColumnTile& tile) {
             int64 first = tile.i * inner + tile.first, count = tile.count;
-            float at[WIDEST], even[WIDEST], by[WIDEST], buffer[WIDEST], dx_buffer[WIDEST];
+            float at[WIDEST], even[WIDEST], by[WIDEST], own[WIDEST], buffer[WIDEST], dx_buffer[WIDEST];
             const float* log = address<float>(lse, 0, 0, first);
-            for (int64 c = 0; c < count; c++) parts(first + c, at + c, even + c), by[c] = at[c] + even[c] * total;
+            for (int64 c = 0; c < count; c++) {
+                parts(first + c, at + c, even + c), by[c] = at[c] + even[c] * total;
+                own[c] = score(input, first + c, classes.of(first + c));
+            }
             for (int64 k = 0; k < n; k++) {
                 const float *x = tile.read(input, k, buffer), weight = w[k];
                 float* to = tile.to_write(dx, k, dx_buffer);
                 SIMD for (int64 c = 0; c < count; c++) to[c] = expf(x[c] - log[c]) * by[c] - even[c] * weight;
                 tile.write(dx, k, to);
             }
-            for (int64 c = 0; c < count; c++) fix_label(first + c, classes.of(first + c), at[c], even[c]);
+            for (int64 c = 0; c < count; c++) fix_label(first + c, own[c], at[c], even[c]);
         });
     parallel_rows(input.size[0] * inner, n, [=](int64 begin, int64 end) {
         Scratch<float> buffer(n), dx_buffer(n);
         if (!(buffer && dx_buffer)) return;
         for (int64 row = begin; row < end; row++) {
             int64 i = row / inner, j = row % inner;
-            float at, even, *to = row_to_write(dx, i, j, dx_buffer);
+            float at, even, own = score(input, row, classes.of(row)), *to = row_to_write(dx, i, j, dx_buffer);
             parts(row, &at, &even);
             write_gradients(to, read_row(input, i, j, buffer), w, *address<float>(lse, 0, 0, row), at + even * total, even, n);
             write_row(dx, i, j, to);
-            fix_label(row, classes.of(row), at, even);
+            fix_label(row, own, at, even);
         }
     });
 }

@@ -76,16 +76,21 @@ def _back_fits(dy: Any, saved: Saved, dtype: DType) -> bool:
 
 
 def _gradient(
-    dy: HostArray, saved: Saved, dtype: DType, ignore_index: int, reduction: str, label_smoothing: float
-) -> HostArray:
-    x, dx, mean = saved.input, empty_like(saved.input, dtype), reduction == "mean"
+    dy: HostArray, saved: Saved, dtype: DType, ignore_index: int, reduction: str, label_smoothing: float,
+    buffer: HostArray | None,
+) -> HostArray:  # fmt: skip
+    x, mean = saved.input, reduction == "mean"
+    if buffer is not None and (buffer.shape, buffer.strides, buffer.dtype) == (x.shape, x.strides, dtype):
+        dx = buffer
+    else:
+        dx = empty_like(x, dtype)
     labels, grad = _int64(saved.target), in_format(dy, float32).reshape(-1)
     lse = saved.lse.reshape(-1)
     _backward(need_view(_rows(dx)), _rows(x), lse, labels, grad, saved.weight, ignore_index, label_smoothing, mean)
     return dx
 
 
-register_label_loss("cpu", cross_entropy_, "lse", _cross_entropies, _gradient, _fits, _back_fits, MIN_FUSED)
+register_label_loss("cpu", cross_entropy_, "lse", _cross_entropies, _gradient, _fits, _back_fits, MIN_FUSED, True)
 
 
 def _label_grads(dy: HostArray, weight: Any, labels: Any, counted: Any, reduction: str, x: HostArray) -> Any:
