@@ -3,9 +3,9 @@
     python tests/bench/gpu_fused_steps.py [llama] [vit] [gpt2] [--report]
 
 Counted from the launches of a step of the real model in bfloat16, without a GPU and without running them: each array
-that a kernel reads or writes counts once, with the bytes of its elements. Products, convolutions, attention and the
-optimizer's update are apart, as no chain can join them. CuPy's own kernels, which are copies of a few arrays, count as
-launches where arrays are read or written by them.
+that a kernel reads or writes counts once, with the bytes of its elements; of several views of the same memory, which a
+chain reads at the same time, each byte once. Products, convolutions, attention and the optimizer's update are apart, as
+no chain can join them. CuPy's own kernels, copies of arrays that no kernel of ampkit takes, count, too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Callable
-from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +26,7 @@ from cuda_on_cpu import emulated_cupy
 import ampkit
 from ampkit import backends, models, nn, ops, optim
 from ampkit.backends.cuda.device import CUDA
+from ampkit.backends.cuda.launch.waiting import bytes_of, extent
 
 APART = ("cublaslt", "cudnn", "optim/update")
 
@@ -43,12 +43,20 @@ log: list[Counted] = []
 
 
 def _bytes(arrays: Any) -> int:
-    found = 0
-    for array in arrays:
-        if isinstance(array, emulated_cupy.ndarray):
-            sizes = [size for size, step in zip(array.shape, array.strides, strict=True) if step]
-            found += array.dtype.itemsize * prod(sizes)
-    return found
+    return sum(bytes_of(array) for array in arrays if isinstance(array, emulated_cupy.ndarray))
+
+
+def _bytes_once(arrays: Any) -> int:
+    """The same, where views may overlap."""
+    found, group, end = 0, 0, 0
+    given = [one for one in arrays if isinstance(one, emulated_cupy.ndarray) and one.nbytes]
+    for array in sorted(given, key=lambda one: extent(one)[0]):
+        low, high = extent(array)
+        if low >= end:
+            found, group, start = found + group, 0, low
+        end = max(end, high) if group else high
+        group = min(group + bytes_of(array), end - start)
+    return found + group
 
 
 class Kernels:
@@ -56,7 +64,10 @@ class Kernels:
 
     def entry(self, source: str, name: str) -> Callable[..., None]:
         def run(grid: Any, block: Any, args: Any, shared_mem: int = 0) -> None:
-            log.append(Counted("chain" if "\n" in source else source, name, _bytes(args)))
+            if "\n" in source:
+                log.append(Counted("chain", name, _bytes_once(args)))
+            else:
+                log.append(Counted(source, name, _bytes(args)))
 
         return run
 
@@ -85,6 +96,23 @@ class Cudnn:
         if name not in ("conv_forward", "conv_data", "conv_weight", "attention_forward", "attention_backward"):
             raise AttributeError(name)
         return lambda *args, **kwargs: log.append(Counted("cudnn", name, 0)) or True
+
+
+def count_cupy() -> None:
+    """Count the kernels of CuPy itself, which do run."""
+    done, assign = emulated_cupy._done, emulated_cupy.ndarray.__setitem__
+
+    def counted_call(function: Any, args: Any, kwargs: Any, changes: bool, owner: Any = None) -> Any:
+        found = done(function, args, kwargs, changes, owner)
+        arrays = emulated_cupy._arrays([owner, *args, *kwargs.values(), found])
+        log.append(Counted("cupy", function.__name__, _bytes(arrays)))
+        return found
+
+    def counted_assignment(array: Any, index: Any, value: Any) -> None:
+        assign(array, index, value)
+        log.append(Counted("cupy", "assignment", array._numpy[index].nbytes + _bytes([value])))
+
+    emulated_cupy._done, emulated_cupy.ndarray.__setitem__ = counted_call, counted_assignment
 
 
 class Rms(nn.Module):
@@ -198,6 +226,7 @@ def install() -> None:
     gpu.raise_if = lambda *values: None  # of labels
     backends.install(gpu)
     ampkit.set_default_device("cuda")
+    count_cupy()
 
 
 def figures(launches: list[Counted]) -> tuple[int, int, int]:
