@@ -115,8 +115,8 @@ def _in_front(call: Call, ran: Ran) -> Done | None:
 
 
 def _of_shape(gradient: Any, level: Level, shape: Any) -> Any:
-    # A rule may have given a sample that is a number an axis.
-    return gradient if gradient.ndim == len(shape) + 1 else gradient.reshape((level.size, *shape))
+    # A rule may have given a sample that is a number an axis of length 1.
+    return gradient.reshape(level.size) if shape == () and gradient.size == level.size else gradient
 
 
 def _done(call: Call, ran: Ran, out: Any, backward: Any, apart: Callable[[Any], Any]) -> Done:
