@@ -70,12 +70,11 @@ def _linear_of_each(call: Call) -> tuple[Any, Any]:
         ran = Ran(products.baddbmm, [bias.data[:, None], rows, turned], (1, 1), _undropped(call))
 
     def backward(dys: list[Any], needs: Any, summing: bool) -> Sequence[Any]:
-        wanted = (needs[0], needs[1]) if bias is None else (needs[2], needs[0], needs[1])
         dy = dys[0].data.reshape(ran.out.shape)
-        *db, dx, dw = ran.backward([dy], wanted)
+        *db, dx, _ = ran.backward([dy], (needs[0], None) if bias is None else (needs[2], needs[0], None))
         found = [
             None if dx is None else dx.reshape((call.level.size, *x.shape)),
-            None if dw is None else dw.swapaxes(1, 2),
+            run(call, products.bmm, [dy.swapaxes(1, 2), rows], dtype=needs[1]) if needs[1] else None,
             summed(db[0], (1,), needs[2]) if db and db[0] is not None else None,
         ]
         return [None if g is None else call.up(g) for g in found]
