@@ -1,6 +1,9 @@
 """Training steps on two ranks of one thread: beside PyTorch's DDP on gloo, and beside one rank of two threads.
 
     pip install torch 'ampkit[mpi]' && python tests/bench/ranks.py [--work gpt] [--rounds 9] [--only ampkit] [--dtype D]
+    python tests/bench/ranks.py --stage 3 --only 2x1
+
+With --stage 3 `fully_shard` shares parameters out in both libraries, layer by layer, in place of DDP.
 
 Each variant is a run of its own, with the same initial weights and global batch; in each round they take a few steps in
 turn, while the others sleep. Figures are medians over the rounds. For ampkit's ranks the table also has steps without
@@ -58,17 +61,26 @@ def part(values: Any) -> Any:
     return values[len(values) * here.rank // here.world_size : len(values) * (here.rank + 1) // here.world_size].copy()
 
 
-def our_step(work: peers.Work, dtype: str) -> Callable[[int, str], None]:
+def shared_out(model: Any, fully_shard: Callable[..., Any]) -> Any:
+    """A GPT with each layer shared out by itself, then the rest."""
+    for block in model.transformer.h:
+        fully_shard(block)
+    fully_shard(model)
+    return model
+
+
+def our_step(work: peers.Work, dtype: str, stage: int) -> Callable[[int, str], None]:
     dist.init_process_group()
     reduction.all_reduce, Bucket.finish = timed(reduction.all_reduce, "collectives"), timed(Bucket.finish, "waiting")
     ampkit.set_num_threads(2 // dist.get_world_size())
-    model = DistributedDataParallel(peers.build(work))
+    model: Any = peers.build(work)
+    model = shared_out(model, dist.fully_shard) if stage else DistributedDataParallel(model)
     optimizer = optim.AdamW(model.parameters(), lr=3e-4)
     data = [(ampkit.tensor(part(x)), ampkit.tensor(part(y))) for x, y in peers.batches(work)]
 
     def step(number: int, communication: str) -> None:
         x, y = data[number % len(data)]
-        with nullcontext() if communication == DURING else model.no_sync():
+        with nullcontext() if stage or communication == DURING else model.no_sync():
             with nullcontext() if dtype == "float32" else ampkit.autocast(dtype=dtype):
                 loss = ops.cross_entropy(model(x).flatten(0, -2), y.flatten())
             loss.backward()
@@ -82,15 +94,17 @@ def our_step(work: peers.Work, dtype: str) -> Callable[[int, str], None]:
     return step
 
 
-def their_step(work: peers.Work, dtype: str, meeting: str) -> Callable[[int, str], None]:
+def their_step(work: peers.Work, dtype: str, meeting: str, stage: int) -> Callable[[int, str], None]:
     import pytorch_models
     import torch
+    from torch.distributed.fsdp import fully_shard
     from torch.nn.parallel import DistributedDataParallel as TorchDDP
 
     torch.set_num_threads(1)
     here = launched()
     torch.distributed.init_process_group("gloo", f"file://{meeting}", rank=here.rank, world_size=here.world_size)
-    model = TorchDDP(pytorch_models.load(getattr(pytorch_models, work.model)(**work.options), peers.build(work)))
+    model = pytorch_models.load(getattr(pytorch_models, work.model)(**work.options), peers.build(work))
+    model = shared_out(model, fully_shard) if stage else TorchDDP(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
     data = [(torch.from_numpy(part(x)), torch.from_numpy(part(y))) for x, y in peers.batches(work)]
 
@@ -117,10 +131,11 @@ def agreed(library: str, request: Any) -> Any:
     return said[0]
 
 
-def rank(work: str, library: str, dtype: str, meeting: str, clock: Callable[[], float]) -> None:
+def rank(work: str, library: str, dtype: str, meeting: str, stage: str, clock: Callable[[], float]) -> None:
     """Take the steps that rank 0 reads from stdin, [number, communication], and print seconds per step."""
     chosen = peers.WORK[work]
-    step = our_step(chosen, dtype) if library == "ampkit" else their_step(chosen, dtype, meeting)
+    ours = library == "ampkit"
+    step = our_step(chosen, dtype, int(stage)) if ours else their_step(chosen, dtype, meeting, int(stage))
     done, first = 0, launched().rank == 0
     while request := agreed(library, sys.stdin.readline() if first else None):
         count, communication = json.loads(request)
@@ -146,18 +161,22 @@ def start_ranks(ranks: int, arguments: list[str]) -> None:
     os.execvp((launcher or command)[0], [*launcher, *command])
 
 
-def measured(work: str, dtype: str, names: list[str], rounds: int, clock: list[str]) -> dict[tuple[str, str], Any]:
+def measured(
+    work: str, dtype: str, names: list[str], rounds: int, clock: list[str], stage: int
+) -> dict[tuple[str, str], Any]:
     """Median seconds per step, in collectives and waiting for them, by variant and when it communicates."""
     meeting = f"/tmp/ranks-{os.getpid()}-{dtype}"
 
     def worker(name: str) -> Worker:
-        return Worker([__file__, *clock, "--start", str(RANKS[name]), work, name.split()[0], dtype, meeting])
+        return Worker(
+            [__file__, *clock, "--start", str(RANKS[name]), work, name.split()[0], dtype, meeting, str(stage)]
+        )
 
     workers = {name: worker(name) for name in names}
     times: dict[tuple[str, str], list[Any]] = {}
     for round_ in range(rounds + 1):
         for name, process in workers.items():
-            for communication in (DURING, AFTER, NEVER) if name == "ampkit 2x1" else (DURING,):
+            for communication in (DURING, AFTER, NEVER) if name == "ampkit 2x1" and not stage else (DURING,):
                 seconds = process.ask([STEPS if round_ else WARMUP, communication])
                 if round_:
                     times.setdefault((name, communication), []).append(seconds)
@@ -175,6 +194,8 @@ def table(work: str, dtype: str, found: dict[tuple[str, str], Any]) -> str:
         for name, said in (("torch 2x1", "torch / ampkit"), ("ampkit 1x2", "throughput of 2x1 / 1x2")):
             if (name, DURING) in found:
                 lines.append(f"\n{said}: {found[name, DURING][0] / ours:.2f}")
+        if not collectives:  # of stage 3, which has others
+            return "\n".join(lines)
         lines.append(f"\n{collectives * 1e3:.1f} ms in collectives, {waiting * 1e3:.1f} ms of waiting for them")
         lines.append(f"\nhidden: {1 - waiting / collectives:.2f}")
     return "\n".join(lines)
@@ -189,8 +210,9 @@ def main() -> None:
     parser.add_argument(
         "--cpu-time", action="store_true", help="seconds of CPU time of a rank per thread, for busy machines"
     )
+    parser.add_argument("--stage", type=int, default=0, choices=(0, 3), help="3: of a gpt, by fully_shard")
     parser.add_argument("--start", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    parser.add_argument("--rank", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--rank", nargs=5, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.rank:
         threads = int(os.environ["OMP_NUM_THREADS"])
@@ -200,10 +222,14 @@ def main() -> None:
     else:
         print(peers.about(2, args.cpu_time), end="\n\n", flush=True)
         clock = ["--cpu-time"] * args.cpu_time
+        if args.stage and peers.WORK[args.work].model != "gpt":
+            parser.error(f"--stage 3 needs a gpt, got {args.work}")
         names = [name for name in RANKS if any(part in name for part in args.only)]
         for dtype in args.dtype:
             print(
-                table(args.work, dtype, measured(args.work, dtype, names, args.rounds, clock)), end="\n\n", flush=True
+                table(args.work, dtype, measured(args.work, dtype, names, args.rounds, clock, args.stage)),
+                end="\n\n",
+                flush=True,
             )
 
 
