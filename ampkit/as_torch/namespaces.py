@@ -34,6 +34,7 @@ SOURCES = {
     "torch._dynamo.config": "",
     "torch._dynamo.utils": ".tracing.dynamo",
     "torch._guards": ".tracing.guards",
+    "torch._tensor_str": ".utils.tensor_str",
     "torch._utils": ".utils.flat",
     "torch._higher_order_ops": "",
     "torch._higher_order_ops.associative_scan": ".tracing.scan",

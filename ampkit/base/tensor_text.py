@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -57,6 +58,18 @@ def set_printoptions(
         if not isinstance(value, (int, float)) or value < 0:
             raise ArgumentError("set_printoptions", f"{name} as a number from 0", repr(value)[:80])
     _options = replace(_PROFILES.get(profile or "", _options), sci_mode=sci_mode, **given)
+
+
+@contextmanager
+def printoptions(**options: Any) -> Iterator[None]:
+    """A context in which tensors are printed with options of `set_printoptions`; raises as it does."""
+    global _options
+    held = _options
+    set_printoptions(**options)
+    try:
+        yield
+    finally:
+        _options = held
 
 
 def values_in_words(values: Any) -> str:

@@ -221,3 +221,15 @@ for make in (lambda: [][1], lambda: bytes([255]).decode()):  # the error of the 
         "RuntimeError | UnicodeDecodeError in worker 3 | Traceback | UnicodeDecodeError: 'utf-8' "
         "codec can't decode byte 0xff in position 0: invalid start byte",
     ]
+
+
+def test_print_options_of_a_context_are_those_of_tensors(run_aliased):
+    code = """
+import torch
+x = torch.tensor([1e-9, 1.0])
+before = repr(x)
+with torch._tensor_str.printoptions(precision=1, sci_mode=False):
+    print(x)
+print(repr(x) == before)
+"""
+    assert run_aliased(code) == ["tensor([0.0, 1.0])", "True"]

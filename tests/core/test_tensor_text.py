@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import ampkit
+from ampkit.base.tensor_text import printoptions
 
 GOLDEN = Path(__file__).parents[1] / "golden/tensor_text.json"
 TEXTS = json.loads(GOLDEN.read_text())["texts"]
@@ -57,6 +58,25 @@ def test_options_change_digits_threshold_width_and_notation(print_options):
     assert repr(ampkit.arange(6)) == "tensor([0, 1, 2, 3,\n        4, 5])"
     ampkit.set_printoptions(profile="full")
     assert "..." not in repr(ampkit.tensor(np.zeros(2000)))
+
+
+@pytest.mark.cpu
+def test_options_of_a_context_are_set_back_after_it_and_after_an_error(print_options):
+    x = ampkit.tensor([1e-9, 1.0])
+    ampkit.set_printoptions(precision=3)
+    before = repr(x)
+
+    def fail():
+        with printoptions(precision=1, sci_mode=False):
+            assert repr(x) == "tensor([0.0, 1.0])"
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert repr(x) == before
+    with pytest.raises(ampkit.ArgumentError, match="set_printoptions"):
+        printoptions(precision=-1).__enter__()
+    assert repr(x) == before
 
 
 @pytest.mark.parametrize("options", [{"precision": -1}, {"profile": "long"}, {"linewidth": "80"}])

@@ -2,7 +2,8 @@
 
 A program does a library's main job once, in the precision `sys.argv[1]` ("float32" where there is none), in under a
 minute, downloads nothing and writes into a temporary folder only. The first line of its docstring says what it runs;
-PACKAGES names the distributions whose versions belong to it, PRECISIONS what it can run in.
+PACKAGES names the distributions whose versions belong to it, PRECISIONS what it can run in. By hand, run one with
+HF_HUB_OFFLINE=1: without it and without a network, Hugging Face's Hub is asked in vain for minutes.
 """
 
 from __future__ import annotations

@@ -47,7 +47,8 @@ options = SentenceTransformerTrainingArguments(
     use_cpu=True, report_to="none", disable_tqdm=True, bf16=PRECISION == "bfloat16",
     train_sampling_strategy="sequential",
 )  # fmt: skip
-trainer = SentenceTransformerTrainer(model, options, data, loss=losses.MultipleNegativesRankingLoss(model))
+loss = losses.MultipleNegativesRankingLoss(model)
+trainer = SentenceTransformerTrainer(model, options, data, loss=loss, callbacks=[Losses()])
 with timed():
     trainer.train()
 model.save("saved")
