@@ -62,6 +62,7 @@ def misfits(sections: Mapping[str, Any]) -> Iterator[Fault]:
     yield from _deterministic_misfits(sections)
     yield from _tensor_misfits(sections.get("parallel"), sections.get("train"))
     yield from _pipeline_misfits(sections)
+    yield from _compile_misfits(sections.get("train"))
     if (optimizer := sections.get("optimizer")) is not None:
         yield from registry.OPTIMIZERS[optimizer.name].check(optimizer)
 
@@ -150,6 +151,11 @@ def _pipeline_misfits(sections: Mapping[str, Any]) -> Iterator[Fault]:
         yield Fault("amp.dtype", f"16 or 32 bits {why}", amp.precision)
     if amp is not None and amp.modules:
         yield Fault("amp.modules", f"no entries {why}, which calls layers one by one", next(iter(amp.modules)))
+
+
+def _compile_misfits(train: Any) -> Iterator[Fault]:
+    if train is not None and train.compile_mode != "default" and not train.compile:
+        yield Fault("train.compile_mode", "default without train.compile=true", repr(train.compile_mode))
 
 
 def _deterministic_misfits(sections: Mapping[str, Any]) -> Iterator[Fault]:

@@ -236,8 +236,10 @@ class Train(Section):
     checkpoint_every: steps between checkpoints; unset, one after each evaluation; the end, Ctrl-C and the best
     evaluation so far always leave one. keep: how many of the newest checkpoints are kept. keep_best: how many
     checkpoints of the best evaluations are kept beside them. threads: threads of matrix products; unset, one per core,
-    or OMP_NUM_THREADS; config.toml records it. compile: record a step once and replay it. loggers: where rows of
-    metrics go beside metrics.jsonl: csv, tensorboard, wandb, mlflow, trackio.
+    or OMP_NUM_THREADS; config.toml records it. compile: record a step once and replay it. compile_mode: with
+    max-autotune a compiled step on a CPU chooses kernels of products by time; the choice is kept beside the
+    checkpoints, in kernels.json, and a run that resumes goes on with it. loggers: where rows of metrics go beside
+    metrics.jsonl: csv, tensorboard, wandb, mlflow, trackio.
     """
 
     steps: Count | None = None
@@ -258,6 +260,7 @@ class Train(Section):
     keep_best: Count = 1
     threads: Threads | None = None
     compile: bool = False
+    compile_mode: Literal["default", "max-autotune"] = "default"
     loggers: list[Literal["csv", "tensorboard", "wandb", "mlflow", "trackio"]] = Field(default=[])
 
 

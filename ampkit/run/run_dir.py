@@ -71,6 +71,8 @@ class RunDirectory:
 
     def __exit__(self, *error: object) -> None:
         if self._log is None or not self._log.size:
+            if self.checkpoints in self._created:
+                self._written += self.checkpoints.glob("kernels*.json")
             for path in self._written:
                 path.unlink(missing_ok=True)
         if self._lock is not None:
@@ -99,7 +101,8 @@ class RunDirectory:
     def _create(self) -> None:
         if "\0" in str(self.path):
             raise FileError(_WHERE, "a path without NUL", repr(str(self.path)), "give another --run-dir")
-        self._created = [path for path in (*reversed(self.path.parents), self.path) if not path.exists()]
+        inner = self.path, self.checkpoints  # the second one by who writes to it
+        self._created = [path for path in (*reversed(self.path.parents), *inner) if not path.exists()]
         self.path.mkdir(parents=True, exist_ok=True)
 
     def _need_no_other_files(self) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 from weakref import ref
 
@@ -83,8 +84,17 @@ class TrainingLoop(BatchedTraining):
         self._deterministic: DeterministicDataParallel | None = None  # or what computes them
         self._stage: ModelStage | None = None  # or what this rank computes of it
         self._guard, self._replay = Guard(settings.device), Replay(self)
-        self._update = _compiled(ref(self)) if settings.compile else None
+        self._update = _compiled(ref(self), settings.compile_mode, self._kernels()) if settings.compile else None
         self._records = settings.compile and hasattr(self._device, "graph")
+
+    def _kernels(self) -> Path | None:
+        # The file that keeps this rank's choice of kernels, which another choice would not go on from bit for bit.
+        if self.settings.compile_mode != "max-autotune" or self.checkpoints is None:
+            return None
+        with suppress(OSError):  # the choice warns if it cannot be written
+            self.checkpoints.directory.mkdir(parents=True, exist_ok=True)
+        rank = self.ranks.rank
+        return self.checkpoints.directory / ("kernels.json" if rank == 0 else f"kernels-{rank}.json")
 
     # what a kind of training defines
 
@@ -351,7 +361,7 @@ def _unwrapped(batch: Batch) -> Any:
     return batch[0] if len(batch) == 1 else batch
 
 
-def _compiled(loop: ref[TrainingLoop]) -> Any:
+def _compiled(loop: ref[TrainingLoop], mode: str, choices: Path | None) -> Any:
     """The steps of a loop, compiled; of a weak reference, as the loop holds what this returns."""
 
     def train_step(batches: Sequence[Batch], measure_norm: bool) -> StepMeasures:
@@ -359,4 +369,4 @@ def _compiled(loop: ref[TrainingLoop]) -> Any:
         assert held is not None
         return held._train_step(batches, measure_norm)
 
-    return compile(train_step)
+    return compile(train_step, mode=mode, choices=choices)

@@ -21,7 +21,7 @@ FAILED = 3  # the code of a rank that has an error, above all others
 class Settings:
     """How a loop trains; the names, and their meaning, are those of a recipe's [train] section.
 
-    device: of the model. compile: record a step once and replay it.
+    device: of the model. compile: record a step once and replay it. compile_mode: of `ampkit.compile`.
     """
 
     device: str = "cpu"
@@ -31,6 +31,7 @@ class Settings:
     eval_every: int | None = None
     checkpoint_every: int | None = None
     compile: bool = False
+    compile_mode: str = "default"
 
 
 class SavedTraining(TrainingState):
