@@ -74,6 +74,7 @@ class Chains:
     backend = ""
     observers = 0  # how many of those that are notified read no elements
     any_thread = True  # whether other threads than the step's may run what waits
+    looks_ahead = False  # whether a backward pass visits nodes early whose launches may wait
 
     def add(self, *launch: Any) -> Any:
         """Let a launch wait. -> its outputs, or None for one that must run at once; what it reads is computed then."""
@@ -84,12 +85,22 @@ class Chains:
     def add_rows(self, *reduction: Any) -> Any:
         """The same for a reduction of rows."""
 
+    def add_columns(self, x: Any, call: Any) -> Any:
+        """The same for a reduction of columns of x, if that waits."""
+
+    def add_cat(self, arrays: Sequence[Any], axis: int, join: Any) -> Any:
+        """The same for a concatenation, which `join(out, arrays, axis)` stores."""
+
     def add_norm(self, norm: Any) -> bool:
         """Let a norm wait, whose outputs are allocated. -> whether it does."""
         return False
 
     def add_following(self, name: str, call: Any, reads: Sequence[Any], outs: Sequence[Any]) -> bool:
         """Let `call(reads, outs)` wait for the results `reads` of what waits. -> whether it does."""
+        return False
+
+    def views_wait(self, array: Any) -> bool:
+        """Whether views of an array may be made while it waits."""
         return False
 
     def references(self, array: Any) -> int:
@@ -154,6 +165,8 @@ class LaunchQueue:
                 return
             if watched:
                 reads = None
+            elif kernel.views is not None and reads and self.held.views_wait(reads[0]) and kernel.views(reads[0]):
+                return
         if self.waiting:
             self.log.ends[kernel.name] += 1
             self.flush(reads, writes)

@@ -40,7 +40,7 @@ from .autograd.saved import Saved as Saved
 from .autograd.saved import with_zeros
 from .capture import anew
 from .cast_plan import CastPlan, asking_for, make_plan
-from .dispatch import Kernel, Primitive
+from .dispatch import Kernel, Primitive, always
 from .dispatch.batching import call as batched
 from .dispatch.batching import rules, second, spread
 from .dispatch.batching.array import used
@@ -78,6 +78,7 @@ class Op:
         self.factors, self.opaque, self.casts = factors.split(), opaque or view, casts
         self.ours = reference.__module__.startswith("ampkit.")
         self.forward = Primitive(self.name, reference.__module__.removeprefix("ampkit.ops."), reference)
+        self.forward.reference.views = always if view else None
         self.backward_primitive: Primitive | None = None
         self.checks: Callable[..., Any] | None = None
         self.saved_for: dict[str, tuple[str, ...]] = {}

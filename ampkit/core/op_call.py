@@ -133,11 +133,11 @@ def _link_views(op: Any, params: Any, parent: Tensor, made: Any) -> None:
 
 def _attach(outs: tuple[Tensor, ...], node: Node) -> None:
     # Several outputs of one node.
-    node.outputs = tuple([(o.array.shape, o.array.dtype) for o in outs])
-    saved = [v for v in node.saved.__dict__.values() if type(v) is type(outs[0].array)]
-    node.others = [o._version_counter for o in outs[1:] if _shares_memory(o.array, saved)] if saved else ()
+    node.outputs = tuple([(o._array.shape, o._array.dtype) for o in outs])
+    saved = [v for v in node.saved.__dict__.values() if type(v) is type(outs[0]._array)]
+    node.others = [o._version_counter for o in outs[1:] if _shares_memory(o._array, saved)] if saved else ()
     for i, one in enumerate(outs):
-        if one.array.dtype in DIFFERENTIABLE:
+        if one._array.dtype in DIFFERENTIABLE:
             one._edge = (node, i, *node.outputs[i])
 
 

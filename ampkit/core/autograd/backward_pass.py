@@ -29,7 +29,7 @@ from .gradient_edge import GradientEdge
 from .leaf_gradient import accumulate, sum_of
 from .node import Node
 from .node_hooks import run_after, run_before
-from .reachable import complete_after, grows, nodes_below, paths_to
+from .reachable import complete_after, grows, may_precede, nodes_below, paths_to
 from .saved import Saved
 from .saved_hooks import close_since, innermost_block, packing, with_unpacked, without_packed
 from .scale_tag import ScaleTag, mixed_scales
@@ -171,7 +171,7 @@ class BackwardPass:
     def _run(self, complete: dict[Node, list[Tensor]]) -> None:
         paths, captured = self.paths, self._captured
         while self._heap:
-            node = heapq.heappop(self._heap)[1]
+            node = self._next()
             dys, self.tag = self._held.pop(node)
             if paths is not None and node not in paths:  # an output from which no way leads to the inputs
                 continue
@@ -198,6 +198,16 @@ class BackwardPass:
                 self.found[self.wanted[id(leaf), 0]] = found[0]
         for leaf in self._written:
             hooks.run_post_accumulate_hooks(leaf)
+
+    def _next(self) -> Node:
+        """The newest node; in a recording on a GPU the one after it, if that only launches elementwise functions.
+
+        Its launches then share a kernel with those whose results the newest one reads.
+        """
+        first = heapq.heappop(self._heap)
+        if queue.waiting and queue.held.looks_ahead and self._heap and may_precede(self._heap[0][1], first[1]):
+            return heapq.heapreplace(self._heap, first)[1]
+        return first[1]
 
     def gradients_of(self, node: Node, dys: list[Any]) -> list[Any]:
         """The gradients of the inputs of one node that is retained, in their shapes and dtypes."""

@@ -67,3 +67,26 @@ def complete_after(nodes: Iterable[Node]) -> dict[Node, list[Tensor]]:
 def grows(nodes: Iterable[Node]) -> bool:
     """Whether one of the nodes adds others to the graph in backward."""
     return any(getattr(node.op, "extends_graph", False) for node in nodes)
+
+
+def may_precede(node: Node, newest: Node) -> bool:
+    """Whether `node`, the next one in order, may run before `newest` with the same sums of gradients.
+
+    It does if it launches nothing but elementwise functions, `newest` gives it no gradient, both give none to the same
+    tensor, and neither has hooks, which would see the order.
+    """
+    if any(one.hooks is not None or one.around is not None or grows([one]) for one in (node, newest)):
+        return False
+    primitive, of_newest = (getattr(one.op, "backward_primitive", None) for one in (node, newest))
+    if primitive is None or of_newest is None or newest.place is not None or node.place is not None:
+        return False
+    backend = node.plan.backend
+    if not any(kernel.launches for kernel in primitive.kernels_of(backend)):
+        return False
+    if any(kernel.launches for kernel in of_newest.kernels_of(newest.plan.backend)):
+        return False
+    given = [edge[0] for edge in newest.edges if edge is not None]
+    if any(isinstance(one, Node) and one.order >= node.order for one in given):
+        return False
+    targets = {id(one) for one in given}
+    return not any(edge is not None and id(edge[0]) in targets for edge in node.edges)

@@ -46,8 +46,8 @@ class Views:
 
 def link(parent: Tensor, child: Tensor, op: Any, params: Any, index: int | None = None) -> None:
     """Note that `child` is output `index` of the view op `op(parent, *params)`, unless it had to be copied."""
-    array = parent.array
-    if not array.flags.c_contiguous and not np.may_share_memory(child.array, array):  # a reshape that has to copy
+    array = parent._array  # whose elements may be computed later
+    if not array.flags.c_contiguous and not np.may_share_memory(child._array, array):  # a reshape that has to copy
         return
     child._version_counter = parent._version_counter
     edge = parent._edge

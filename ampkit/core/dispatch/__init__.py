@@ -55,9 +55,12 @@ class Kernel:
     derivatives run the reference forward again, since what it saved is neither an input nor the output.
     launches: whether all that it does with arrays is to launch elementwise functions of its arguments, on a GPU also
     reductions and norms, and to return the outputs, which may wait in a compiled step (see backends/launch_queue.py).
+    views: whether all that it does with its first array is to make views of it: None, or a predicate of the array.
     """
 
-    __slots__ = ("dtypes", "launches", "min_elements", "name", "own_backward", "replays", "run", "wants_cache", "when")
+    __slots__ = (
+        "dtypes", "launches", "min_elements", "name", "own_backward", "replays", "run", "views", "wants_cache", "when",
+    )  # fmt: skip
     level: Any = None  # of a call on batched arrays, whose samples they are (see core/dispatch/batching)
 
     def __init__(
@@ -75,6 +78,7 @@ class Kernel:
         self.dtypes = dtypes
         self.own_backward: Kernel | None = None
         self.replays = False
+        self.views: Callable[[Any], bool] | None = None
 
     def backward(self, function: Function) -> Function:
         """Decorate the backward that belongs to this kernel: it runs for every node that this kernel made."""
@@ -92,6 +96,7 @@ class Primitive:
     def __init__(self, name: str, module: str, reference: Function):
         self.name, self.module, self.reference = name, module, Kernel(reference, None)
         self.launches = False  # by a call: what calls a primitive may read the result
+        self.views: Callable[[Any], bool] | None = None
         self.writes = True  # to arrays that it is given, or reads others
         self.kernels: dict[str, list[Kernel]] = {}
         self.min_elements: float = 0  # no kernel for NumPy arrays takes a first one of fewer
@@ -213,6 +218,16 @@ class Primitive:
 def primitive(module: str, name: str | None = None) -> Callable[[Function], Primitive]:
     """Decorate the reference of a Primitive, whose name is by default the function's."""
     return lambda reference: Primitive(name or reference.__name__, module, reference)
+
+
+def always(array: Any) -> bool:
+    """Of a kernel that makes views of any array."""
+    return True
+
+
+def of_contiguous(array: Any) -> bool:
+    """Of a kernel that makes views of contiguous arrays, and copies others."""
+    return bool(array.flags.c_contiguous)
 
 
 def call(function: Function, args: Sequence[Any], params: dict[str, Any]) -> Any:

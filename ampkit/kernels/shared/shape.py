@@ -13,10 +13,10 @@ from ampkit.ops.shape.padding import pad_, pad_from_input
 from .registration import on
 
 
-def register_join_split(backend: str, joined: Any, fit: Any, rejoined: Any = None) -> None:
+def register_join_split(backend: str, joined: Any, fit: Any, rejoined: Any = None, launches: bool = False) -> None:
     """Register what joins arrays. joined(arrays, dim) -> their concatenation; fit(arrays): whether it takes them.
 
-    rejoined: the same for gradients of pieces, which may lie in the result already.
+    rejoined: the same for gradients of pieces, which may lie in the result already. launches: see Kernel.
     """
     again = rejoined or joined
 
@@ -38,10 +38,10 @@ def register_join_split(backend: str, joined: Any, fit: Any, rejoined: Any = Non
     def pieces_fit(dy: Any, saved: Saved, needs: Any, **params: Any) -> bool:
         return type(dy) is tuple and fit(dy)
 
-    on(cat_, backend, cat, lambda tensors, dim: fit(tensors))
-    on(stack_, backend, stack, lambda tensors, dim: fit(tensors))
-    on(split_.backward_primitive, backend, split_backward, pieces_fit)
-    on(unbind_.backward_primitive, backend, unbind_backward, pieces_fit)
+    on(cat_, backend, cat, lambda tensors, dim: fit(tensors), launches=launches)
+    on(stack_, backend, stack, lambda tensors, dim: fit(tensors), launches=launches)
+    on(split_.backward_primitive, backend, split_backward, pieces_fit, launches=launches)
+    on(unbind_.backward_primitive, backend, unbind_backward, pieces_fit, launches=launches)
 
 
 def register_padding(backend: str, padded: Any, fits: Any, added: Any, readable: Any, min_elements: int = 0) -> None:

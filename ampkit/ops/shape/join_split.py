@@ -12,6 +12,7 @@ import numpy as np
 from ampkit.base.dtypes import bool_
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core.arguments import is_whole
+from ampkit.core.dispatch import always
 from ampkit.core.op import Array, Arrays, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
@@ -47,6 +48,9 @@ def cat_check(tensors, dim):
 @cat_.backward
 def cat_backward(dy, saved, needs, dim):
     return _pieces(dy, tuple(accumulate(saved.lengths)), dim % dy.ndim)
+
+
+cat_backward.reference.views = always
 
 
 def cat(tensors: Iterable[Tensor], dim: int = 0) -> Tensor:

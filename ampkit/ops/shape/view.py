@@ -13,6 +13,7 @@ import numpy as np
 
 from ampkit.base.errors import DTypeError, ShapeError
 from ampkit.core.arguments import shown
+from ampkit.core.dispatch import always, of_contiguous
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
@@ -54,6 +55,9 @@ def reshape_check(input, shape):
 @reshape_.backward
 def reshape_backward(dy, saved, needs, shape):
     return dy.reshape(saved.shape)
+
+
+reshape_.forward.reference.views = reshape_backward.reference.views = of_contiguous
 
 
 def reshape(input: Tensor, *shape: Any) -> Tensor:
@@ -114,6 +118,9 @@ def permute_check(input, dims):
 def permute_backward(dy, saved, needs, dims):
     order = [d % len(dims) for d in dims]
     return dy.transpose(tuple([order.index(i) for i in range(len(order))]))
+
+
+permute_backward.reference.views = always
 
 
 def permute(input: Tensor, *dims: Any) -> Tensor:
@@ -268,6 +275,9 @@ def broadcast_to_check(input, shape):
 @broadcast_to.backward
 def broadcast_to_backward(dy, saved, needs, shape):
     return dy  # the tape sums what broadcasting repeated
+
+
+broadcast_to.forward.reference.views = broadcast_to_backward.reference.views = of_contiguous  # it may reshape
 
 
 def expand(input: Tensor, *size: Any) -> Tensor:

@@ -16,8 +16,9 @@ from cuda_on_cpu import nvrtc_compiler
 from cuda_on_cpu.entries import entries
 
 from ampkit.backends.cuda import nvrtc
-from ampkit.backends.cuda.launch import norm_source, row_source
-from ampkit.backends.cuda.launch.chain_source import Input, Output, Step, source
+from ampkit.backends.cuda.launch import column_source, norm_source, row_source
+from ampkit.backends.cuda.launch.chain_source import Input, Output, Select, Step, source
+from ampkit.backends.cuda.launch.column_source import Columns
 from ampkit.backends.cuda.launch.norm_source import Norm
 from ampkit.backends.cuda.launch.row_source import Reduction, RowArray, RowScalar, RowShape, RowStep
 from ampkit.base.dtypes import bfloat16, bool_, float16, float32
@@ -103,6 +104,25 @@ def chain_sources():
     yield source(tuple(steps), (wide,) * 11, (Output(float32, 3), Output(float32, 7), Output(float32, 8)), 2)
 
 
+def mapped_chain_sources():
+    """The same with two concatenations, of arrays and of what is computed from them."""
+    whole, read = Input(bfloat16, None, False), ((bfloat16, (0,)), (bfloat16, (1,)), (float32, (1, 2)))
+    parts = [Input(dtype, 0, False, bounds) for dtype, bounds in read]
+    turned = Step("Neg", False, ("x1",), ((0, bfloat16),))
+    inner = Select(((2, "x3"), (None, "v0")), (1, float32))
+    joined = Select(((0, "v0"), (1, "x2"), (None, "v1")), (2, bfloat16))
+    last = Step("Add", False, ("v2", "x0", "s0"), ((3, bfloat16),))
+    yield source((turned, inner, joined, last), (whole, *parts), (Output(bfloat16, 3),), 1, (1, 1, 2))
+
+
+def column_chain_sources():
+    """Reductions of columns with a prologue, whole accesses and single ones."""
+    inputs = RowArray(bfloat16, None, row_source.WIDE), RowArray(float32, 0, row_source.REPEATED)
+    step = Step("Mul", True, ("x0", "x1", "s0"), (None, (0, bfloat16)))
+    for vector in (8, 1):
+        yield column_source.source(Columns("Add", ("v0", bfloat16), float32, vector), (step,), inputs, 1)
+
+
 def row_chain_sources():
     """The same with reductions: a norm in a warp and in a block, and what else inputs and results may be."""
     total = RowStep(Step("Add", False, ("x0", "x1", "s0"), ((0, float32),)), True)
@@ -124,7 +144,7 @@ def row_chain_sources():
 
 
 def norm_chain_sources():
-    """Norms that compute what feeds them and what reads them: both directions, in a warp, in a block, misaligned."""
+    """Norms with a prologue and an epilogue: both directions, in a warp, in a block, misaligned."""
     plain = RowArray(float32, None, row_source.WIDE), RowArray(bfloat16, None, row_source.WIDE)
     total = Step("Add", False, ("x0", "x1"), ((1, float32),))
     out = Step("Copy", False, ("x2",), ((2, bfloat16),))
@@ -139,7 +159,8 @@ def norm_chain_sources():
 
 @needs_nvrtc
 def test_chains_compile_and_keep_their_values_in_registers(arch):
-    for code, name in (*chain_sources(), *row_chain_sources(), *norm_chain_sources()):
+    of_elements = *chain_sources(), *mapped_chain_sources()
+    for code, name in (*of_elements, *column_chain_sources(), *row_chain_sources(), *norm_chain_sources()):
         (price,) = nvrtc_compiler.build_once(code, (name,), arch, ARCHS[arch])
         print(f"{arch:7}{price.registers:4} registers  {name}")  # noqa: T201
         if not ARCHS[arch]:
@@ -162,6 +183,18 @@ def test_functions_of_a_chain_are_contracted_as_they_are_alone_and_not_with_each
         assert counts[0] == counts[1] > 0
         handed_on = nvrtc_compiler.instructions(*chain, "compute_90", "xor.b32")
         assert handed_on >= 9 * (len(steps) - 1)  # of 8 elements, and of one
+
+
+@needs_nvrtc
+def test_a_sum_of_columns_is_contracted_with_a_prologue_as_it_is_alone():
+    product = Step("Mul", False, ("x0", "x0"), ((0, float32),))
+    plain = RowArray(float32, None, row_source.WIDE)
+    for term in ("Add", "AddSquares"):
+        chain = column_source.source(Columns(term, ("v0", float32), float32, 8), (product,), (plain,), 0)
+        one = '#include "reduction/reductions.cu"\n', f"reduce_columns<{term}, float, float>"
+        counts = [nvrtc_compiler.instructions(*each, "compute_90", "fma.rn.f32") for each in (chain, one)]
+        scalar = column_source.source(Columns(term, ("v0", float32), float32, 1), (product,), (plain,), 0)
+        assert counts[0] + nvrtc_compiler.instructions(*scalar, "compute_90", "fma.rn.f32") == counts[1]
 
 
 @needs_nvrtc

@@ -1,4 +1,4 @@
-"""Norms in a recorded step share a kernel with what feeds them and what reads them, with eager bits."""
+"""Norms in a recorded step share a kernel with their prologue and epilogue, with eager bits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def given(dtype: Any, shape: tuple[int, ...]) -> list[Any]:
     [((3, 4, 104), "bfloat16"), ((1, 40), "float32"), ((5, 33), "float16"), ((3, 1032), "bfloat16")],
     ids=str,
 )
-def test_a_norm_computes_what_feeds_it_and_what_reads_it(norm, shape, dtype, device):
+def test_a_norm_computes_its_prologue_and_its_epilogue(norm, shape, dtype, device):
     def step(x: Any, branch: Any, z: Any, weight: Any, bias: Any) -> Any:
         total = x + branch
         scales = (weight, bias) if norm == "layer_norm" else (weight,)

@@ -365,5 +365,6 @@ def test_the_gradient_of_a_bias_is_a_sum_over_rows_however_they_lie(how, dtype, 
 @pytest.mark.parametrize("cols", [256, 768, 1024, 3072, 4096, 50257, 50304])
 def test_sums_over_columns_have_a_block_for_every_16384_elements_or_each_multiprocessor(cols):
     for rows in (512, 2048, 8192, 16384, 65536):
-        part, blocks, _ = reduction._column_parts(SimpleNamespace(data=SimpleNamespace(ptr=0)), 1, rows, cols)
-        assert blocks * -(-rows // part) >= min(rows * cols // 16384, 132)
+        x = SimpleNamespace(data=SimpleNamespace(ptr=0))
+        call = reduction._column_call("Add", x, (1, rows, cols), float32, reduction.Finish())
+        assert call.blocks * call.parts >= min(rows * cols // 16384, 132)

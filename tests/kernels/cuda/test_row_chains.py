@@ -1,4 +1,4 @@
-"""Reductions of rows in a recorded step share a kernel with what feeds them and what reads them, with eager bits."""
+"""Reductions of rows in a recorded step share a kernel with their prologue and epilogue, with eager bits."""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ as its inputs are held by others, too: whoever needs it later computes it anew f
 to store and to read it.
 
 Launches wait as addresses, which keep no memory: whether a result is held is whether its allocation is alive.
-Reductions and norms wait, too, for kernels of their own, with what feeds and reads them (row_chains, norm_chains).
+Reductions and norms wait, too, for kernels of their own, each with a prologue and an epilogue (row_chains, norm_chains,
+column_chains), as do concatenations, and views of what waits (mapped_chains).
 """
 
 from __future__ import annotations
@@ -14,22 +15,22 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from math import prod
 from typing import Any
 from weakref import ref
 
 import numpy as np
 
-from ampkit.backends.broadcast_layout import merged
 from ampkit.backends.launch_queue import Chains, arrays_in, queue
 from ampkit.base import observe
 from ampkit.base.dtypes import Array, DType
 from ampkit.base.errors import AmpkitError, UnsupportedError
 
-from ..nvrtc import MAX_ELEMENTS, STORED, launch
-from . import elementwise, norm_chains, row_chains
-from .chain_source import Input, Output, source
-from .elementwise import AXES, BLOCK, LaunchPlan
+from ..nvrtc import STORED, launch
+from . import column_chains, elementwise, mapped_chains, norm_chains, row_chains
+from .chain_layout import chain_arrays, whole
+from .chain_source import Output, source
+from .elementwise import BLOCK, LaunchPlan
+from .parameters import arguments
 from .waiting import (
     Block,
     Launch,
@@ -37,11 +38,13 @@ from .waiting import (
     Value,
     bytes_of,
     distinct,
+    distinct_arrays,
     is_value,
-    layout_record,
+    layout_of,
     overlap,
     same_array,
     summary,
+    waiting_of,
 )  # fmt: skip
 
 MAX_STEPS = 32  # of a chain
@@ -55,6 +58,7 @@ class CudaChains(Chains):
     backend = "cuda"
     observers = 1  # the recording itself, which keeps what kernels read
     any_thread = False  # streams are those of the step's thread
+    looks_ahead = True
 
     def __init__(self, backend: Any):
         self.gpu = backend
@@ -102,6 +106,10 @@ class CudaChains(Chains):
         """Let a reduction of rows wait: see row_chains.added."""
         return row_chains.added(self, *reduction) if queue.owner == threading.get_ident() else None
 
+    def add_columns(self, x: Array, call: Any) -> Array | None:
+        """Let a reduction of columns wait, a reduction.ColumnCall, if x does. -> its result, or None."""
+        return column_chains.added(self, x, call) if queue.owner == threading.get_ident() else None
+
     def add_norm(self, norm: Any) -> bool:
         """Let a norm of rows wait, a norm_chains.NormCall. -> whether it does."""
         return queue.owner == threading.get_ident() and norm_chains.added(self, norm)
@@ -111,6 +119,18 @@ class CudaChains(Chains):
     ) -> bool:
         """Let `call(reads, outs)` wait for the arrays `reads`, which wait; it runs right after they are computed."""
         return queue.owner == threading.get_ident() and norm_chains.followed(self, name, call, reads, outs)
+
+    def add_cat(self, arrays: Sequence[Array], axis: int, join: Callable[..., None]) -> Array | None:
+        """Let a concatenation wait: see mapped_chains.added."""
+        if queue.owner != threading.get_ident():
+            return None
+        out = mapped_chains.added(self, arrays, axis, join)
+        if out is None:
+            self.run(arrays)
+        return out
+
+    def views_wait(self, array: Any) -> bool:
+        return self.recording is not None and isinstance(array, self.gpu.xp.ndarray)
 
     def number(self) -> int:
         """Of a launch, in the order of the program."""
@@ -130,7 +150,7 @@ class CudaChains(Chains):
             return value
         value = Value(recording.address(operand))
         value.whole = memory
-        if memory is not None and memory.has_view(operand):
+        if memory is not None and memory.array.dtype == operand.dtype:
             memory.views.append(ref(value))
             return value
         value.block = self._block(recording.work.at(operand.data.mem.ptr)())
@@ -151,6 +171,13 @@ class CudaChains(Chains):
         if value is None or value.launch is None or value.allocation() is None:
             return None
         return value
+
+    def waiting_whole(self, array: Array) -> Value | None:
+        """The waiting value of which a dense array is all elements."""
+        value = self._of(array)
+        if value is None or value.array.data.ptr != array.data.ptr or value.array.dtype != array.dtype:
+            return None
+        return value if value.array.size == array.size else None
 
     def _block(self, allocation: Any) -> Block:
         held = self.blocks.get(allocation.start)
@@ -225,10 +252,12 @@ class CudaChains(Chains):
 
     def compute(self, wanted: list[Value]) -> None:
         while waiting := [value for value in wanted if value.launch is not None]:
-            if row_chains.compute(self, waiting):
+            if column_chains.compute(self, waiting[0]) or row_chains.compute(self, waiting):
                 continue
             key = waiting[0].launch.key
-            self._compute_chain([value for value in waiting if value.launch.key == key])
+            alike = [value for value in waiting if value.launch.key == key]
+            if not mapped_chains.compute(self, alike):
+                self._compute_chain(alike)
 
     def _compute_chain(self, wanted: list[Value]) -> None:
         # `wanted` have one key.
@@ -245,9 +274,15 @@ class CudaChains(Chains):
             if apart or views:
                 self.compute(distinct([*apart, *views]))
                 continue
-            given = [one for one in read if one.launch is None]
-            stored = [*wanted, *self.also(steps, wanted)]
-            if len(steps) <= MAX_STEPS and len(given) + len(stored) <= MAX_ARRAYS:
+            given = distinct_arrays([one for one in read if one.launch is None])
+            together = [*wanted, *self.beside(steps, given)]
+            for chosen in (together, wanted):
+                steps = self.reach(chosen)
+                stored = [*chosen, *self.also(steps, chosen)]
+                fits = len(steps) <= MAX_STEPS and len(given) + len(stored) <= MAX_ARRAYS
+                if fits or len(together) == len(wanted):
+                    break
+            if fits:
                 break
             if len(wanted) > 1:
                 self._compute_chain(wanted[: len(wanted) // 2])
@@ -270,29 +305,59 @@ class CudaChains(Chains):
             for value in step.values:
                 if value is None or value.launch is None or value in stored or not value.is_held():
                     continue
-                again = self.reach([value], True, stored)
-                operands = [one for each in again for one in each.operands if is_value(one)]
-                read = distinct([one for one in operands if one.launch is None or one in stored])
-                cost = sum(bytes_of(one.array) for one in read)
-                costs = min([each.costs() for each in again])
-                cheap = len(again) <= MAX_AGAIN and cost <= costs * value.array.nbytes
-                if not (cheap and all(one.is_held() for one in read)):
+                if not self.is_cheap(value, stored):
                     stored.add(value)
                     yield value
 
+    def is_cheap(self, value: Value, stored: Collection[Value] = ()) -> bool:
+        """Whether a waiting value may be computed anew by who reads it: from few arrays, which others hold, too.
+
+        stored: what will be in memory by then.
+        """
+        again = self.reach([value], True, stored)
+        operands = [one for each in again for one in each.operands if is_value(one)]
+        read = distinct_arrays([one for one in operands if waiting_of(one) is None or waiting_of(one) in stored])
+        cost = sum(bytes_of(one.array) for one in read)
+        costs = min([each.costs() for each in again])
+        cheap = len(again) <= MAX_AGAIN and cost <= costs * value.array.nbytes
+        return cheap and all(one.is_held() for one in read)
+
+    def beside(self, steps: list[Launch], given: list[Value]) -> list[Value]:
+        """Later results that are held and not cheap to compute, from what `steps` compute and the arrays `given` alone.
+
+        Such as the gradient of a gate, where that of its product's other factor is needed.
+        """
+        key, last, found = steps[0].key, steps[-1].number, list[Value]()
+        there, computed = {layout_of(one.array) for one in given}, {step.number for step in steps}
+        for value in self._alive():
+            if value.launch.key != key or value.launch.number <= last:
+                continue
+            again = self.reach([value])
+            read = [one for each in again for one in each.operands if is_value(one)]
+            inside = computed | {each.number for each in again}
+            near = any(each.number in computed for each in again)
+            early = [one for one in read if one.launch is None or one.launch.number not in inside]
+            known = all(waiting_of(one) is None and layout_of(one.array) in there for one in early)
+            if near and known and not self.is_cheap(value):
+                found.append(value)
+        return found
+
     def emit(
-        self, steps: list[Launch], given: list[Value], stored: list[Value], kernel: Callable[[], tuple[Any, ...]]
-    ) -> None:
-        """Launch `kernel`, which stores results of `steps`, or these one by one.
+        self, steps: list[Launch], given: list[Value], stored: list[Value], kernel: Any, apart: bool = True
+    ) -> bool:
+        """Launch `kernel`, which stores results of `steps`; else these one by one, if they may run apart. -> whether.
 
         kernel() -> code, name, blocks, threads, bytes of shared memory, *arguments.
         """
         memory = [self._memory(value) for value in stored]  # outputs, while they are written
-        if len(steps) == 1 or not self._emit_chain(steps, given, stored, kernel):
+        if (apart and len(steps) == 1) or not self._emit_chain(steps, given, stored, kernel):
+            if not apart:
+                return False
             self._one_by_one(steps, stored)
         for value, held in zip(stored, memory, strict=True):
             value.launch, value.block, value.allocation = None, held, None
         self.compute([each for step in steps for each in [one() for one in step.then] if each is not None])
+        return True
 
     def _memory(self, value: Value) -> Block | None:
         if value.kept is not None:
@@ -342,36 +407,16 @@ class CudaChains(Chains):
         return True
 
     def _kernel(self, steps: list[Launch], given: list[Value], stored: list[Value]) -> tuple[Any, ...]:
-        inputs, rows, layout = self._layout(stored[0].launch.plan, given, stored)
-        names = Names({id(one): f"x{i}" for i, one in enumerate(given)})
+        arrays = chain_arrays(stored[0].launch.plan, [whole(one) for one in given], stored)
+        places = {layout_of(one.array): f"x{i}" for i, one in enumerate(given)}
+        read = [one for step in steps for one in step.operands if is_value(one) and one.launch is None]
+        names = Names({id(one): places[layout_of(one.array)] for one in read})
         described = tuple([names.step(step) for step in steps])
-        outputs = tuple([Output(one.array.dtype, names.place(one), row) for one, row in zip(stored, rows, strict=True)])
-        code, name = source(described, inputs, outputs, len(names.numbers))
-        arrays = *[one.array for one in stored], *[one.array for one in given]
-        return code, name, steps[0].plan.blocks, BLOCK, 0, *arrays, layout, *names.numbers
-
-    def _layout(self, plan: LaunchPlan, given: list[Value], stored: list[Value]) -> tuple[Any, Any, Any]:
-        """How the kernel reads its inputs, the rows of its outputs, and its argument that says where both lie.
-
-        plan: whose memory order the kernel goes through.
-        """
-        every = [*given, *stored]
-        layouts = tuple([(one.array.shape, one.array.strides, one.array.dtype) for one in every])
-        axes, count = merged(plan.shape, plan.order, layouts), prod(plan.shape)
-        spans = [sum((size - 1) * abs(row[i]) for size, row in axes) for i in range(len(every))]
-        if len(axes) > AXES or count > MAX_ELEMENTS or any(span > MAX_ELEMENTS for span in spans):
-            raise UnsupportedError
-        own, rows = tuple([row[-1] for _, row in axes]), dict[tuple[int, ...], int]()
-        strides = [tuple([row[i] for _, row in axes]) for i in range(len(every))]
-        places = [None if steps == own else rows.setdefault(steps, len(rows)) for steps in strides]
-        repeated = [place is not None and not steps[-1] for place, steps in zip(places, strides, strict=True)]
-        inputs = [Input(one.array.dtype, places[i], repeated[i]) for i, one in enumerate(given)]
-        widest = max(one.array.dtype.itemsize for one in every)
-        vector, aligned = elementwise._vector_width(axes, len(every), widest)
-        if any(every[i].array.data.ptr % 16 for i in aligned):
-            vector = 1
-        made = layout_record(count, vector, [size for size, _ in axes], list(rows))
-        return tuple(inputs), places[len(given) :], made
+        placed = zip(stored, arrays.outputs, strict=True)
+        outputs = tuple([Output(one.array.dtype, names.place(one), row) for one, row in placed])
+        code, name = source(described, arrays.inputs, outputs, len(names.numbers))
+        passed = arguments(stored, given, (), arrays.layout, names.numbers)
+        return code, name, steps[0].plan.blocks, BLOCK, 0, *passed
 
 
 _told: set[str] = set()

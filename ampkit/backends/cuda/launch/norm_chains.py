@@ -1,6 +1,6 @@
-"""Norms of rows that wait in a recording, with what feeds them and what reads them: one generated kernel for each.
+"""Norms of rows that wait in a recording, with a prologue and an epilogue: one generated kernel for each.
 
-What feeds a norm is computed as it loads a row, and what reads it as it stores one (norm_source.py); the norm itself is
+The prologue is computed as the norm loads a row, the epilogue as it stores one (norm_source.py); the norm itself is
 that of norm.cuh, with its order of sums.
 """
 
@@ -21,6 +21,7 @@ from ..nvrtc import MAX_ELEMENTS, typed
 from . import norm_source
 from .elementwise import LaunchPlan
 from .norm_source import Norm
+from .parameters import arguments
 from .row_chains import RowLaunch, Rows, inputs_of
 from .rows import Grid, RowPlan
 from .waiting import FollowingLaunch, Launch, Names, Value
@@ -125,10 +126,10 @@ class NormLaunch(RowLaunch):
         if not call.centered:
             vectors.insert(1, None)
             more.insert(1 if call.backward else 0, None)
-        arrays = *[one.array for one in kept], *[one.array for one, _ in inputs]
         sizes = [np.int64(rows.size), np.int64(rows.cols), *([] if call.backward else [np.float32(call.eps)])]
-        arguments = *arrays, layout, *vectors, *more, *sizes, *names.numbers
-        return code, name, call.config.blocks, call.config.threads, call.config.shared, *arguments
+        own = *vectors, *more, *sizes
+        given = arguments(kept, [one for one, _ in inputs], (), layout, names.numbers, own)
+        return code, name, call.config.blocks, call.config.threads, call.config.shared, *given
 
 
 def added(chains: Any, call: NormCall) -> bool:

@@ -1,8 +1,8 @@
-"""The kernel of a norm of rows with what feeds it and what reads it: its source.
+"""The kernel of a norm of rows with a prologue and an epilogue: its source.
 
     code, name = source(norm, steps, inputs, outputs, numbers)
 
-The norm is that of norm.cuh, which computes what feeds it where it loads a row, and what reads it where it stores one.
+The norm is that of norm.cuh, which computes its prologue where it loads a row, and its epilogue where it stores one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import NamedTuple
 from ampkit.base.dtypes import DType
 
 from ..nvrtc import C_NAMES
-from .chain_source import KINDS, NAMED, Step
+from .chain_source import KINDS, Step, title
+from .parameters import parameters
 from .row_source import GIVEN, Pass, RowArray, RowShape, RowStep, Writer
 
 
@@ -50,11 +51,9 @@ def source(
 ) -> tuple[str, str]:
     """The code of a kernel and its name. The value 0 is the norm's; outputs: as of row_source.
 
-    Its arguments: outputs, inputs, ChainLayout, those of the norm (above), as many numbers.
+    Its own parameters: those of the norm (above).
     """
-    title = f"{'layer' if norm.centered else 'rms'}_norm{'_backward' if norm.backward else ''}"
-    names = [title, *[f"{step.name}{'_backward' if step.backward else ''}" for step in steps]]
-    name = "_".join([*names[:NAMED], *([f"and_{len(names) - NAMED}"] if len(names) > NAMED else [])])
+    name = title([f"{'layer' if norm.centered else 'rms'}_norm{'_backward' if norm.backward else ''}"], steps)
     return _NormWriter(norm, steps, inputs, outputs, numbers).written(name), name
 
 
@@ -96,25 +95,23 @@ class _NormWriter(Writer):
         lines = ['#include "include/norm_chain.cuh"', ""]
         for number, one in enumerate([*loads, store]):
             lines += [*self.function(number, one), ""]
-        arguments = [f"{C_NAMES[dtype]}* __restrict__ y{j}" for j, (_, dtype) in enumerate(self.outputs)]
-        arguments += [f"const {C_NAMES[one.dtype]}* __restrict__ x{i}" for i, one in enumerate(self.inputs[:-1])]
-        arguments += [f"const __grid_constant__ ChainLayout<{self.rows}> layout"]
-        arguments += [_BACKWARD if norm.backward else _FORWARD, *[f"float s{i}" for i in range(self.numbers)]]
+        dtypes = [dtype for _, dtype in self.outputs], [one.dtype for one in self.inputs[:-1]], ()
+        given = parameters(*dtypes, self.rows, self.numbers, _BACKWARD if norm.backward else _FORWARD)
         block = "true" if norm.block else "false"
         bounds = f"__launch_bounds__(MAX_BLOCK<{norm.accesses}, {block}>)"
-        lines.append(f"__global__ void {bounds} {name}({', '.join(arguments)}) {{")
+        lines.append(f"__global__ void {bounds} {name}({given}) {{")
         lines.append("    unsigned zero = layout.zero;")
-        functors = []
+        functors = list[str]()
         for number, (one, (_, dtype)) in enumerate(zip(loads, norm.operands, strict=True)):
             lines += self._functor(f"load{number}", number, one)
-            functors.append(f"load_by<{C_NAMES[dtype]}>(load{number})")
+            functors.append(f"prologue<{C_NAMES[dtype]}>(load{number})")
         lines += self._functor("store", len(loads), store)
         template = f"{'true' if norm.centered else 'false'}, {norm.width}, {norm.accesses}, {block}"
         affine = "ColumnAffine{weight, nullptr}" if norm.backward else "ColumnAffine{weight, bias}"
         ends = "dw, db, rows, cols, 0" if norm.backward else "rows, cols, 0, eps"
-        given = [*functors, affine, *(["mean", "rstd", "store_by(store)"] if norm.backward else ["store_by(store)"])]
-        given += [] if norm.backward else ["mean", "rstd"]
-        lines.append(f"    {'backward' if norm.backward else 'forward'}<{template}>({', '.join([*given, ends])});")
+        passed = [*functors, affine, *(["mean", "rstd", "epilogue(store)"] if norm.backward else ["epilogue(store)"])]
+        passed += [] if norm.backward else ["mean", "rstd"]
+        lines.append(f"    {'backward' if norm.backward else 'forward'}<{template}>({', '.join([*passed, ends])});")
         return "\n".join([*lines, "}"]) + "\n"
 
     def _functor(self, name: str, number: int, one: Pass) -> list[str]:

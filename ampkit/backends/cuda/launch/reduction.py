@@ -37,6 +37,29 @@ class Finish(NamedTuple):
     root: bool = False
 
 
+class ColumnCall(NamedTuple):
+    """A launch of reduce_columns (see reductions.cu): sizes [outer, n, inner] -> [outer, parts, inner], of `dtype`.
+
+    blocks: for each part. depth: threads that share a part of a column, or of 8 columns if vectorized.
+    """
+
+    term: str
+    sizes: tuple[int, int, int]
+    part: int
+    parts: int
+    dtype: DType
+    finish: Finish
+    blocks: int
+    vectorized: bool
+    depth: int
+
+    @property
+    def numbers(self) -> tuple[Any, ...]:
+        """Sizes, divisor and root as arguments of the kernel."""
+        sizes = *map(np.int64, self.sizes), np.int64(self.part), np.int64(self.parts)
+        return *sizes, np.float32(self.finish.divisor), np.bool_(self.finish.root)
+
+
 class AxisRun(NamedTuple):
     """Axes adjacent in memory that are all reduced or all not; size: the product of their lengths."""
 
@@ -119,24 +142,41 @@ def _of_part(term: str) -> Finish:
 def _reduce_n(term: str, x: Array, sizes: tuple[int, int, int], dtype: DType, finish: Finish, center: Any) -> Array:
     """Reduce [outer, n, inner] over n -> [outer, inner], flat, in as many launches as the parts need."""
     outer, n, inner = sizes
-    rows = inner == 1 and n > 16
-    name, lengths = ("reduce_rows", 2) if rows else ("reduce_columns", 3)
-    if rows and center is None and queue.opened and queue.opens("cuda"):
+    if inner > 1 or n <= 16:
+        return _reduce_columns(term, x, sizes, dtype, finish, center)
+    if center is None and queue.opened and queue.opens("cuda"):
         held: Array | None = queue.held.add_rows(term, x, outer, n, dtype, finish)
         if held is not None:
             return held
     while True:
-        part, blocks, last_args = _row_parts(x, outer, n) if rows else _column_parts(x, outer, n, inner)
+        part, blocks, last_args = _row_parts(x, outer, n)
         parts = blocks_for(n, part)
         is_last = parts == 1
-        out = backends.backend_of(x).empty((outer * parts * inner,), dtype if is_last else float32)
+        out = backends.backend_of(x).empty((outer * parts,), dtype if is_last else float32)
         divisor, root = finish if is_last else _of_part(term)
-        shape = *map(np.int64, (outer, n, inner)[:lengths]), np.int64(part), np.int64(parts)
+        shape = np.int64(outer), np.int64(n), np.int64(part), np.int64(parts)
         args = x, out, center, *shape, np.float32(divisor), np.bool_(root), *last_args
-        launch("reduction/reductions", typed(name, term, x.dtype, out.dtype), blocks * parts, BLOCK, *args)
+        launch("reduction/reductions", typed("reduce_rows", term, x.dtype, out.dtype), blocks * parts, BLOCK, *args)
         if is_last:
             return out
         x, n, term, center = out, parts, THEN.get(term, term), None
+
+
+def _reduce_columns(
+    term: str, x: Array, sizes: tuple[int, int, int], dtype: DType, finish: Finish, center: Any
+) -> Array:
+    outer, n, inner = sizes
+    while True:
+        call = _column_call(term, x, (outer, n, inner), dtype, finish)
+        out: Array | None = None
+        if center is None and queue.opened and queue.waiting and queue.opens("cuda"):
+            out = queue.held.add_columns(x, call)
+        if out is None:
+            out = backends.backend_of(x).empty((outer * call.parts * inner,), call.dtype)
+            run_columns(call, x, out, center)
+        if call.parts == 1:
+            return out
+        x, n, term, center = out, call.parts, THEN.get(term, term), None
 
 
 def run_rows(term: str, x: Array, out: Array, rows: int, n: int, finish: Finish) -> None:
@@ -145,6 +185,13 @@ def run_rows(term: str, x: Array, out: Array, rows: int, n: int, finish: Finish)
     sizes = np.int64(rows), np.int64(n), np.int64(part), np.int64(1)
     args = x, out, None, *sizes, np.float32(finish.divisor), np.bool_(finish.root), *last_args
     launch("reduction/reductions", typed("reduce_rows", term, x.dtype, out.dtype), blocks, BLOCK, *args)
+
+
+def run_columns(call: ColumnCall, x: Array, out: Array, center: Array | None = None) -> None:
+    """Reduce x, dense in memory, to `out`."""
+    args = x, out, center, *call.numbers, np.bool_(call.vectorized), np.int32(call.depth)
+    entry = typed("reduce_columns", call.term, x.dtype, out.dtype)
+    launch("reduction/reductions", entry, call.blocks * call.parts, BLOCK, *args)
 
 
 def _row_parts(x: Array, outer: int, n: int) -> tuple[int, int, tuple[Any, ...]]:
@@ -158,17 +205,17 @@ def _row_parts(x: Array, outer: int, n: int) -> tuple[int, int, tuple[Any, ...]]
     return (PART if block_per_row else n), blocks, (vectorized, np.bool_(block_per_row))
 
 
-def _column_parts(x: Array, outer: int, n: int, inner: int) -> tuple[int, int, tuple[Any, ...]]:
-    """Elements per part, blocks per part and the last arguments of reduce_columns.
-
-    `depth` threads share a part of a column, or of 8 columns.
-    """
+def _column_call(term: str, x: Array, sizes: tuple[int, int, int], dtype: DType, finish: Finish) -> ColumnCall:
+    """The launch that reduces [outer, n, inner] over n, or over each part of it."""
+    outer, n, inner = sizes
     vectorized = inner % 8 == 0 and x.data.ptr % 16 == 0
     units = outer * inner // (8 if vectorized else 1)
     depth = 1 if n <= 8 else max(8, BLOCK // (1 << (units - 1).bit_length()))
     blocks = blocks_for(units, BLOCK // depth)
     part = min(max(blocks_for(n, blocks_for(BLOCKS, blocks)), SHORT), LONG)
-    return part, blocks, (np.bool_(vectorized), np.int32(depth))
+    parts = blocks_for(n, part)
+    stored, finish = (dtype, finish) if parts == 1 else (float32, _of_part(term))
+    return ColumnCall(term, sizes, part, parts, stored, finish, blocks, vectorized, depth)
 
 
 def _as_output(

@@ -1,7 +1,7 @@
 """Reductions of rows that wait in a recording, and the chains that they are part of: one generated kernel for each.
 
-A row is [cols], and every array of such a chain has a value for each element of the rows, or one for each row. What
-feeds a reduction is computed as the row is loaded, what reads its result while the row is still in registers
+A row is [cols], and every array of such a chain has a value for each element of the rows, or one for each row. The
+prologue of a reduction is computed as the row is loaded, its epilogue while the row is still in registers
 (row_source.py). The order of the sums is that of the reduction by itself.
 """
 
@@ -20,9 +20,20 @@ from ampkit.base.errors import UnsupportedError
 from ..nvrtc import MAX_ELEMENTS, blocks_for
 from . import row_source
 from .elementwise import AXES, LaunchPlan
+from .parameters import arguments
 from .reduction import BLOCK, PART, Finish, run_rows
 from .row_source import REPEATED, SCATTERED, WIDE, Reduction, RowArray, RowScalar, RowShape, RowStep
-from .waiting import FollowingLaunch, Launch, Names, Value, distinct, is_value, layout_record, waiting_of
+from .waiting import (
+    Launch,
+    Names,
+    Value,
+    distinct,
+    distinct_arrays,
+    is_value,
+    layout_of,
+    layout_record,
+    waiting_of,
+)
 
 MAX_STEPS, MAX_ARRAYS = 48, 14
 WARP_ROW = 1024  # columns of a row that a warp reduces; see launch/reduction.py
@@ -108,7 +119,8 @@ def compute(chains: Any, wanted: list[Value]) -> bool:
     if early:
         chains.compute(distinct(early))
         return True
-    given = distinct([one for step in steps for one in step.operands if is_value(one) and waiting_of(one) is None])
+    read = [one for step in steps for one in step.operands if is_value(one)]
+    given = distinct_arrays([one for one in read if waiting_of(one) is None])
     stored = distinct([*wanted, *chains.also(steps, wanted)])
     if len(given) + len(stored) > MAX_ARRAYS:
         return False
@@ -129,7 +141,7 @@ def _is_in(launch: Launch, anchor: RowLaunch) -> bool:
     rows, size = anchor.rows, prod(launch.plan.shape)
     if isinstance(launch, RowLaunch):
         return launch is anchor or (launch.shares and anchor.shares and launch.rows == rows)
-    if isinstance(launch, FollowingLaunch):
+    if type(launch) is not Launch:
         return False
     if not anchor.shares:
         return launch.plan.order is None and size == rows.size * rows.cols
@@ -180,8 +192,8 @@ def _kernel(steps: list[Launch], stored: list[Value], rows: Rows) -> tuple[Any, 
     outputs = tuple([(names.place(one), one.array.dtype) for one in stored])
     kinds = tuple([each for _, each in inputs]), tuple([each for _, each in scalars])
     code, name = row_source.source(tuple(described), *kinds, outputs, len(names.numbers), rows.shape)
-    arrays = [one.array for one in stored], [one.array for one, _ in inputs], [one.array for one, _ in scalars]
-    return code, name, rows.blocks, BLOCK, 0, *arrays[0], *arrays[1], *arrays[2], layout, *names.numbers
+    read = [one for one, _ in inputs], [one for one, _ in scalars]
+    return code, name, rows.blocks, BLOCK, 0, *arguments(stored, *read, layout, names.numbers)
 
 
 def inputs_of(
@@ -196,7 +208,7 @@ def inputs_of(
         for one in step.loads if isinstance(step, RowLaunch) else step.operands:
             if not is_value(one) or waiting_of(one) is not None:
                 continue
-            key = one.array.data.ptr, one.array.shape, one.array.strides, one.array.dtype
+            key = layout_of(one.array)
             if of_rows:
                 scalars.setdefault(key, one)
                 places[id(one)] = f"w{list(scalars).index(key)}"

@@ -17,6 +17,7 @@ from ampkit.base.dtypes import DType, float32
 
 from ..nvrtc import C_NAMES
 from .chain_source import KINDS, NAMED, Step, computed
+from .parameters import parameters
 
 KEPT = 96  # registers of a thread for what several passes read; it is loaded again, mostly from a cache, beyond
 SCATTERED, WIDE, REPEATED = range(3)  # how eight neighbours of an input are loaded: one by one, at once, as one value
@@ -91,7 +92,7 @@ def source(
 ) -> tuple[str, str]:
     """The code of a kernel and its name. outputs: the number of a value, and its dtype.
 
-    Its arguments: outputs, inputs, scalars, ChainLayout, as many numbers.
+    Its parameters: see parameters.py.
     """
     names = [_title(step) for step in steps]
     name = "_".join(["row", *names[:NAMED], *([f"and_{len(names) - NAMED}"] if len(names) > NAMED else [])])
@@ -183,12 +184,9 @@ class Writer:
         for number, one in enumerate(self.passes):
             if one.results:
                 lines += [*self.function(number, one), ""]
-        arguments = [f"{C_NAMES[dtype]}* __restrict__ y{j}" for j, (_, dtype) in enumerate(self.outputs)]
-        arguments += [f"const {C_NAMES[one.dtype]}* __restrict__ x{i}" for i, one in enumerate(self.inputs)]
-        arguments += [f"const {C_NAMES[one.dtype]}* __restrict__ z{i}" for i, one in enumerate(self.scalars)]
-        arguments += [f"const __grid_constant__ ChainLayout<{self.rows}> layout"]
-        arguments += [f"float s{i}" for i in range(self.numbers)]
-        lines.append(f"__global__ void __launch_bounds__(BLOCK) {name}({', '.join(arguments)}) {{")
+        dtypes = [dtype for _, dtype in self.outputs], [x.dtype for x in self.inputs], [z.dtype for z in self.scalars]
+        given = parameters(*dtypes, self.rows, self.numbers)
+        lines.append(f"__global__ void __launch_bounds__(BLOCK) {name}({given}) {{")
         lines += [f"    Row<{_bool(self.shape.block)}> row;"]
         lines += ["    unsigned zero = layout.zero, cols = layout.vector, start = row.index * cols;"]
         lines.append("    if (start >= layout.count) return;  // the whole warp: no barrier is missed")

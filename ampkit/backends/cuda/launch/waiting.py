@@ -42,7 +42,7 @@ class Value:
 
     array: its address. allocation: a weak reference, of one that waits. block, kept: what keeps its memory, of one that
     is read from memory. whole: of a view, the waiting value whose memory holds it; views: of such a value, those that
-    are the same elements in the same order, and do not keep the memory.
+    launches read, which do not keep the memory.
     """
 
     __slots__ = ("__weakref__", "allocation", "array", "block", "index", "kept", "launch", "views", "whole")
@@ -57,16 +57,10 @@ class Value:
 
     def moves_to(self, array: Array) -> None:
         """Its memory is another one."""
-        self.array = array
+        before, self.array = self.array.data.ptr, array
         for view in filter(None, [each() for each in self.views]):
-            view.array = array.reshape(view.array.shape)
-
-    def has_view(self, array: Array) -> bool:
-        """Whether an array is its elements, contiguous, in the same order."""
-        mine = self.array
-        if array.data.ptr != mine.data.ptr or array.size != mine.size or array.dtype != mine.dtype:
-            return False
-        return bool(array.flags.c_contiguous and mine.flags.c_contiguous)
+            seen = view.array
+            view.array = view_of(array, seen.data.ptr - before, seen.shape, seen.strides)
 
     def is_held(self) -> bool:
         """Whether an array other than those of waiting launches holds its memory."""
@@ -78,22 +72,22 @@ class Value:
 
 
 class Launch:
-    """A launch that waits. key: shape of its results, and the axis along which they are contiguous. values: they, None
-    where nobody wants one.
+    """A launch that waits. values: its results, None where nobody wants one.
+
+    order: their shape, and the axis along which they are contiguous. key: of those that may share a chain; order, where
+    they may.
 
     moved: bytes that it would read and write by itself, 0 once a report has counted it. dtypes: of its results.
     """
 
-    __slots__ = ("backward", "dtypes", "key", "made", "moved", "name", "number", "operands", "plan", "then")
+    __slots__ = ("backward", "dtypes", "key", "made", "moved", "name", "number", "operands", "order", "plan", "then")
     stores_all = False  # whether it cannot leave out a result
 
     def __init__(self, number: int, name: str, backward: bool, plan: LaunchPlan, operands: tuple[Any, ...]):
         self.number, self.name, self.backward, self.plan, self.operands = number, name, backward, plan, operands
         order = plan.order or range(len(plan.shape))
-        self.key: tuple[Any, ...] = (
-            plan.shape,
-            next((axis for axis in reversed(order) if plan.shape[axis] > 1), None),
-        )
+        self.order = plan.shape, next((axis for axis in reversed(order) if plan.shape[axis] > 1), None)
+        self.key: tuple[Any, ...] = self.order
         self.made: tuple[ref[Value] | None, ...] = ()  # who reads a value keeps it, and a value its launch: no cycles
         self.dtypes: tuple[str, ...] = ()
         self.moved = 0
@@ -155,10 +149,31 @@ def distinct(values: Iterable[Any]) -> list[Any]:
     return list({id(value): value for value in values}.values())
 
 
+def layout_of(array: Array) -> tuple[Any, ...]:
+    """What identifies the elements of an array and their order: its address, shape, strides and dtype."""
+    return array.data.ptr, array.shape, array.strides, array.dtype
+
+
+def distinct_arrays(values: Iterable[Value]) -> list[Value]:
+    """One value for each array, in order."""
+    found: dict[tuple[Any, ...], Value] = {}
+    for value in values:
+        found.setdefault(layout_of(value.array), value)
+    return list(found.values())
+
+
 def same_array(first: Array, second: Array) -> bool:
     """Whether two arrays are the same elements of the same memory in the same order."""
-    same = first.data.ptr == second.data.ptr and first.shape == second.shape
-    return bool(same and first.strides == second.strides and first.dtype == second.dtype)
+    return layout_of(first) == layout_of(second)
+
+
+def view_of(array: Array, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Array:
+    """An array in the memory of another one. offset, strides: in bytes."""
+    backend: Any = backends.backend_of(array)
+    memory = array.data.mem
+    pointer = backend.xp.cuda.MemoryPointer(memory, array.data.ptr - memory.ptr + offset)
+    made: Array = backend.xp.ndarray(tuple(shape), array.dtype, pointer, tuple(strides))
+    return made
 
 
 def extent(array: Array) -> tuple[int, int]:

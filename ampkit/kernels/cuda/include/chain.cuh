@@ -54,3 +54,17 @@ struct Span {
         return first + k % vector + k / vector * (BLOCK * vector);
     }
 };
+
+// A prologue in the place of an ArrayInput: values(v, e) computes the elements from e on, in the dtype S.
+template <typename S, typename F>
+struct Prologue {
+    using Stored = S;
+    const F& values;
+    template <int V>
+    __device__ __forceinline__ void load(float (&v)[V], int64 at) const { values(v, unsigned(at)); }
+    template <int V>
+    __device__ __forceinline__ void reload(float (&v)[V], int64 at) const { values(v, unsigned(at)); }
+};
+
+template <typename S, typename F>
+__device__ __forceinline__ Prologue<S, F> prologue(const F& f) { return {f}; }

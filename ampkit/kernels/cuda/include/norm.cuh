@@ -58,17 +58,6 @@ __device__ __forceinline__ void for_each_pack(int64 cols, F f) {
     }
 }
 
-// Input x [rows, cols]. reload: of a value that was loaded before.
-template <typename S>
-struct RowInput {
-    using Stored = S;
-    const S* x;
-    template <int V>
-    __device__ __forceinline__ void load(float (&v)[V], int64 at) const { load_floats<V>(x + at, v); }
-    template <int V>
-    __device__ __forceinline__ void reload(float (&v)[V], int64 at) const { load_floats<V>(x + at, v); }
-};
-
 // Output [rows, cols].
 template <typename S>
 struct RowOutput {

@@ -5,11 +5,7 @@
 #pragma once
 #include "include/chain.cuh"
 #include "include/reduction.cuh"
-
-#define REGISTER_TERM(NAME)
-namespace terms {  // functions.h has functions of the same names
-#include "shared/reductions.h"
-}
+#include "include/terms.cuh"
 
 // In ChainLayout `vector` is the length of a row here.
 template <bool PER_BLOCK>

@@ -102,3 +102,14 @@ __device__ __forceinline__ void store_floats(T* p, const float (&in)[N]) {
     for (int i = 0; i < N; i++) pack.value[i] = from_float<T>(in[i]);
     pack.store(p);
 }
+
+// What a kernel reads: the elements of x. reload: of one that was loaded before.
+template <typename S>
+struct ArrayInput {
+    using Stored = S;
+    const S* x;
+    template <int V>
+    __device__ __forceinline__ void load(float (&v)[V], int64 at) const { load_floats<V>(x + at, v); }
+    template <int V>
+    __device__ __forceinline__ void reload(float (&v)[V], int64 at) const { load_floats<V>(x + at, v); }
+};

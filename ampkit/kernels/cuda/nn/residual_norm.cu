@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(MAX_BLOCK<K, BLOCK>) add_layer_norm_backward(
     R* dresidual, B* dbranch, float* dw, float* db, int64 rows, int64 cols, int64 cached, const bool* keep_mask,
     float scale) {
     ResidualGradOutput<R, B> out = {dsum, keep_mask, scale, dresidual, dbranch};
-    backward<true, V, K, BLOCK>(RowInput<T>{dnorm}, RowInput<R>{total}, ColumnAffine{weight, nullptr}, mean, rstd, out, dw,
+    backward<true, V, K, BLOCK>(ArrayInput<T>{dnorm}, ArrayInput<R>{total}, ColumnAffine{weight, nullptr}, mean, rstd, out, dw,
                                 db, rows, cols, cached);
 }
 

@@ -4,36 +4,14 @@
 // depends on the shape alone, and partial results are combined in a fixed order: the same bits every time. A sum, of
 // squares or not, that over- or underflows is computed once more in float64; of parts of squares the roots are stored,
 // whose squares the next launch adds.
-#include "include/reduction.cuh"
+#include "include/columns.cuh"
 
 #define HELPER static __device__ __forceinline__
 #define REGISTER_TERM(NAME)
 #include "shared/reductions.h"
 
-// The sum of the terms of x[first], x[first + step], ... below `end` in float64.
-template <typename Op, typename S>
-__device__ __forceinline__ double wide_total(const S* x, int64 first, int64 end, int64 step, float center) {
-    double total = 0.0;
-    for (int64 at = first; at < end; at += step) total += Op::term(double(to_float(x[at])), double(center));
-    return total;
-}
-
-// Reduces x[first], x[first + step], ... below `end`, V values per access, into V separate totals.
 template <typename Op, int V, typename S>
-__device__ __forceinline__ void accumulate(const S* x, int64 first, int64 end, int64 step, float (&center)[V],
-                                           float (&total)[V]) {
-#pragma unroll
-    for (int j = 0; j < V; j++) total[j] = Op::template identity<float>();
-    for (int64 at = first; at < end; at += step) {
-        float v[V];
-        load_floats<V>(x + at, v);
-#pragma unroll
-        for (int j = 0; j < V; j++) total[j] = Op::combine(total[j], Op::term(v[j], center[j]));
-    }
-}
-
-template <typename Op, int V, typename S>
-__device__ __forceinline__ float row_total(const S* x, int64 first, int64 end, int64 step, float center) {
+__device__ __forceinline__ float row_total(ArrayInput<S> x, int64 first, int64 end, int64 step, float center) {
     float centers[V], total[V];
 #pragma unroll
     for (int j = 0; j < V; j++) centers[j] = center;
@@ -52,12 +30,13 @@ __global__ void reduce_rows(const S* x, T* out, const float* centers, int64 rows
     if (row >= rows) return;
     int64 end = start + part_size < n ? start + part_size : n;
     float center = centers ? centers[row] : 0.0f;
-    float total = vectorized ? row_total<Op, 8>(x + row * n, start + mine * 8, end, threads * 8, center)
-                        : row_total<Op, 1>(x + row * n, start + mine, end, threads, center);
+    ArrayInput<S> values{x + row * n};
+    float total = vectorized ? row_total<Op, 8>(values, start + mine * 8, end, threads * 8, center)
+                             : row_total<Op, 1>(values, start + mine, end, threads, center);
     total = block_per_row ? block_reduce<Op>(total) : warp_reduce<Op>(total);
     if constexpr (Op::WIDE) {
         if (is_lost<Op>(total, end - start)) {  // the same for all threads of the row
-            double wide = wide_total<Op>(x + row * n, start + mine, end, threads, center);
+            double wide = wide_total<Op>(values, start + mine, end, threads, center);
             wide = block_per_row ? block_reduce<Sum>(wide) : warp_reduce<Sum>(wide);
             if (mine == 0) out[result_index] = finish<T>(wide, divisor, root);
             return;
@@ -66,53 +45,16 @@ __global__ void reduce_rows(const S* x, T* out, const float* centers, int64 rows
     if (mine == 0) out[result_index] = finish<T>(total, divisor, root);
 }
 
-// V adjacent columns per group of `depth_threads` threads, which split a part of n among them.
-template <typename Op, int V, typename S, typename T>
-__device__ __forceinline__ void columns(const S* x, T* out, const float* centers, int64 outer, int64 n, int64 inner,
-                                        int64 part_size, int64 parts, int depth_threads, float divisor, bool root,
-                                        float* shared) {
-    int across = blockDim.x / depth_threads, lane = threadIdx.x % across, depth = threadIdx.x / across;
-    int64 units = inner / V, unit = blockIdx.x / parts * across + lane, part = blockIdx.x % parts;
-    int64 outer_index = unit / units, column = unit % units * V;
-    bool in_range = outer_index < outer;
-    float center[V], total[V];
-    int64 end = (part + 1) * part_size < n ? (part + 1) * part_size : n;
-    for (int j = 0; j < V; j++) {
-        center[j] = centers && in_range ? centers[outer_index * inner + column + j] : 0.0f;
-        total[j] = Op::template identity<float>();
-    }
-    if (in_range)
-        accumulate<Op, V>(x + outer_index * n * inner + column, (part * part_size + depth) * inner, end * inner,
-                          depth_threads * inner, center, total);
-    for (int half = depth_threads / 2; half; half /= 2) {
-        __syncthreads();
-        for (int j = 0; j < V; j++) shared[threadIdx.x * V + j] = total[j];
-        __syncthreads();
-        if (depth < half)
-            for (int j = 0; j < V; j++) total[j] = Op::combine(total[j], shared[(threadIdx.x + half * across) * V + j]);
-    }
-    if (in_range && depth == 0)
-        for (int j = 0; j < V; j++) {
-            T* to = out + (outer_index * parts + part) * inner + column + j;
-            *to = finish<T>(total[j], divisor, root);
-            if constexpr (Op::WIDE) {
-                if (!is_lost<Op>(total[j], end - part * part_size)) continue;
-                const S* mine = x + outer_index * n * inner + column + j;
-                *to = finish<T>(wide_total<Op>(mine, part * part_size * inner, end * inner, inner, center[j]), divisor, root);
-            }
-        }
-}
-
 // inner > 1: depth_threads threads per column, or per 8 columns if vectorized; blockIdx.x covers columns and parts.
 template <typename Op, typename S, typename T>
 __global__ void reduce_columns(const S* x, T* out, const float* centers, int64 outer, int64 n, int64 inner,
                                int64 part_size, int64 parts, float divisor, bool root, bool vectorized,
                                int depth_threads) {
-    __shared__ float shared[256 * 8];
+    __shared__ float shared[COLUMN_TOTALS];
     if (vectorized)
-        columns<Op, 8>(x, out, centers, outer, n, inner, part_size, parts, depth_threads, divisor, root, shared);
+        columns<Op, 8>(ArrayInput<S>{x}, out, centers, outer, n, inner, part_size, parts, depth_threads, divisor, root, shared);
     else
-        columns<Op, 1>(x, out, centers, outer, n, inner, part_size, parts, depth_threads, divisor, root, shared);
+        columns<Op, 1>(ArrayInput<S>{x}, out, centers, outer, n, inner, part_size, parts, depth_threads, divisor, root, shared);
 }
 
 // out = index of the best value of each row, the first of equal ones; a block per row.

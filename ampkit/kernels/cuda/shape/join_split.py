@@ -13,6 +13,7 @@ import numpy as np
 from ampkit import backends
 from ampkit.backends.cuda.launch.row_copy import WORDS
 from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, blocks_for, launch, typed
+from ampkit.backends.launch_queue import queue
 from ampkit.base.dtypes import Array
 from ampkit.kernels.shared.shape import register_join_split
 
@@ -28,8 +29,10 @@ def concatenated(arrays: Sequence[Array], dim: int) -> Array:
     arrays, at = [array.transpose(tuple(order)) for array in arrays], order.index(dim)
     shape = list(arrays[0].shape)
     shape[at] = sum(array.shape[at] for array in arrays)
-    out = backends.backend_of(arrays[0]).empty(tuple(shape), arrays[0].dtype)
-    _fill(out, arrays, at)
+    out = queue.held.add_cat(arrays, at, _fill) if queue.opened and queue.opens("cuda") else None
+    if out is None:
+        out = backends.backend_of(arrays[0]).empty(tuple(shape), arrays[0].dtype)
+        _fill(out, arrays, at)
     return out.transpose(tuple([order.index(i) for i in range(len(order))]))
 
 
@@ -102,4 +105,4 @@ def _supports(arrays: Sequence[Array]) -> bool:
     return same and 0 < sum(array.size for array in arrays) * first.itemsize <= MAX_ELEMENTS
 
 
-register_join_split("cuda", concatenated, _supports, rejoined)
+register_join_split("cuda", concatenated, _supports, rejoined, launches=True)

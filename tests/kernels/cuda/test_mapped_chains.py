@@ -1,0 +1,147 @@
+"""Chains of a recorded step read views of what waits and join pieces, with the bits of eager calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from cuda_on_cpu import emulator, streams
+from kernels.cuda.test_chains import names, same, tensors
+
+import ampkit
+from ampkit import ops
+from ampkit.backends.cuda.launch import chains, mapped_chains
+
+pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=emulator.missing() or "")
+
+
+def turned(x: Any, cos: Any, sin: Any) -> Any:
+    """A rotary embedding of heads x [batch, heads, tokens, width]."""
+    first, second = x.chunk(2, -1)
+    return x * cos + ops.cat([-second, first], -1) * sin
+
+
+@pytest.mark.parametrize(("width", "dtype"), [(16, "bfloat16"), (8, "float32"), (10, "float16")], ids=str)
+def test_a_rotary_embedding_and_its_gradient_are_a_kernel_each(width, dtype, device):
+    def step(x: Any, cos: Any, sin: Any, dy: Any) -> Any:
+        heads = x.reshape(2, 6, 3, width).transpose(1, 2)
+        out = turned(heads, cos, sin).to(ampkit.bfloat16)
+        return out.detach(), ampkit.grad(out, (x,), dy)[0]
+
+    angles = [one.detach() for one in tensors(2, ampkit.float32, (6, width))]
+    x = tensors(1, getattr(ampkit, dtype), (2, 6, 3 * width))[0]
+    report = same(step, [x, *angles, tensors(1, ampkit.bfloat16, (2, 3, 6, width))[0].detach()])
+    assert [each.count("Cat") for each in names(report)] == [1, 1]
+    assert not report.alone
+    assert next(iter(report.chains)).stored == 1
+
+
+def test_views_of_what_waits_are_computed_where_they_are_read(device):
+    def step(x: Any, y: Any) -> Any:
+        first = ops.silu(x) * y
+        halves = first[:, 1::2] + first[:, ::2]
+        turned = first.T[4:20].exp()
+        heads = first.reshape(24, 5, 8).transpose(0, 1)[1:4] * 2.0
+        wide = first[3:4].expand(24, 40) - y
+        merged = first.reshape(6, 160)[:, 5:45] + 1.0
+        return halves, turned, heads, wide, merged, first[..., None, 7] * 3.0
+
+    with ampkit.no_grad():
+        same(step, tensors(2))
+
+
+def test_a_slice_is_computed_without_the_rest(device):
+    def step(x: Any, y: Any) -> Any:
+        return (x * y)[4:12] + 1.0
+
+    with ampkit.no_grad():
+        (chain,) = same(step, tensors(2, ampkit.float32)).chains
+    assert (chain.names, chain.stored) == (("Mul", "Add"), 1)
+    assert chain.after == 3 * 4 * 8 * 40
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("dtype", [ampkit.bfloat16, ampkit.float32])
+def test_concatenations_of_pieces_that_wait_are_stored_by_pieces(axis, dtype, device):
+    def step(x: Any, y: Any, z: Any) -> Any:
+        joined = ops.cat([x * 2.0, ops.silu(y), (z - x)], axis)
+        again = ops.cat([joined.narrow(axis, 2, 5), joined.narrow(axis, 0, 2).exp()], axis)
+        return joined, again, ops.stack([x + y, y * z], axis) - 1.0, ops.cat([x > y, z < y], axis)
+
+    with ampkit.no_grad():
+        report = same(step, tensors(3, dtype, (4, 6, 8)))
+    assert any("Cat" in each for each in names(report))
+
+
+def test_gradients_of_pieces_and_of_slices_are_those_of_eager_calls(device):
+    def step(x: Any, y: Any) -> Any:
+        a, b, c = (x * y).split([3, 16, 5])
+        rows = ops.stack([row.exp() for row in (y * 0.5).unbind(1)[:3]], 1)
+        out = ops.cat([b * 2.0, c - a[:1], a]) * x
+        loss = out.float().sum() + (rows * x[:, :3]).float().sum()
+        return ampkit.grad(loss, (x, y))
+
+    same(step, tensors(2))
+
+
+def test_nan_of_an_array_that_is_joined_to_results_keep_their_bits(device):
+    values = np.array([np.nan, -np.nan, 1.0, 2.0] * 16, np.float32).reshape(2, 32)
+    values.view(np.uint32)[0, 0] |= 0x1234567
+    x = ampkit.tensor(values, device="cuda")
+    low = [x.to(dtype).detach() for dtype in (ampkit.bfloat16, ampkit.float16)]
+
+    def step(x: Any, *low: Any) -> Any:
+        return [ops.cat([one, one.exp()]) for one in (x, *low)], [ops.cat([-one, one]) * 2.0 for one in low]
+
+    def listed(*given: Any) -> Any:
+        first, second = step(*given)
+        return [*first, *second]
+
+    with ampkit.no_grad():
+        same(listed, [x, *low])
+
+
+def test_what_changes_in_place_is_read_through_views_as_it_was(device):
+    def step(x: Any, y: Any) -> Any:
+        memory = x * 1.0
+        part = (memory * y)[2:9]
+        joined = ops.cat([memory[:4] + 1.0, part])
+        memory[1:3] = 5.0
+        second = joined * 2.0
+        memory.zero_()
+        return part, second, memory, joined
+
+    with ampkit.no_grad():
+        same(step, tensors(2, ampkit.float32))
+
+
+def test_a_chain_that_would_be_too_long_reads_stored_pieces(device, monkeypatch):
+    monkeypatch.setattr(mapped_chains, "MAX_STEPS", 5)
+
+    def step(x: Any, y: Any) -> Any:
+        for _ in range(3):
+            x = ops.cat([ops.sin(x[12:]) * y[:12], x[:12] - 0.5])
+        return x
+
+    with ampkit.no_grad():
+        assert max(map(len, names(same(step, tensors(2, ampkit.float32))))) <= 5
+
+
+def test_a_kernel_that_does_not_compile_leaves_its_launches_apart(device, monkeypatch):
+    entry = device.kernels.entry
+
+    def refusing(source: str, name: str) -> Any:
+        if "_Cat" in name:
+            raise RuntimeError("error: no such type")
+        return entry(source, name)
+
+    monkeypatch.setattr(device.kernels, "entry", refusing)
+    monkeypatch.setattr(chains, "_told", set())
+
+    def step(x: Any, y: Any) -> Any:
+        return ops.cat([x + 1.0, y * x], 1) * 2.0
+
+    with ampkit.no_grad(), pytest.warns(RuntimeWarning, match="runs launch by launch"), streams.races() as found:
+        assert not any("Cat" in each for each in names(same(step, tensors(2))))
+    assert not found
