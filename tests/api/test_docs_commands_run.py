@@ -19,7 +19,7 @@ SHORT = {
     "digits_cnn": ["model.width=2", "model.stages=1", "data.batch_size=720", "train.epochs=2", "train.eval_every="],
     "digits_mlp": ["model.hidden=[8]", "data.batch_size=720", "train.epochs=2", "train.eval_every="],
     "text_gpt": [
-        *("model.n_layer=1", "model.n_embd=16", "model.n_head=1", "model.block_size=8", "data.batch_size=2"),
+        *("model.n_layer=2", "model.n_embd=16", "model.n_head=1", "model.block_size=8", "data.batch_size=2"),
         *("data.path=text.txt", "schedule.warmup=1", "train.steps=4", "train.bench_steps=4", "train.eval_every=2"),
         *("train.eval_batches=1", "train.threads=1"),
     ],
@@ -28,6 +28,7 @@ SHORT = {
         *("train.epochs=", "train.steps=2", "train.eval_every=2", "train.threads=1"),
     ],
 }
+TEXT = "def f(x): return x\n" * 200
 PAGES = [
     "README.md",
     "recipes/README.md",
@@ -62,7 +63,7 @@ def test_the_commands_of_a_page_run_one_after_the_other(name, recipes, tmp_path,
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(read, "RECIPES", recipes)
     shutil.copytree(recipes, "recipes")
-    Path("text.txt").write_text("def f(x): return x\n" * 200)
+    Path("text.txt").write_text(TEXT)
     photos()
     for recipe, run in DONE.get(name, {}).items():
         assert main(["train", recipe, "--run-dir", run]) == 0
@@ -81,6 +82,7 @@ def test_the_commands_of_the_gpu_page_run(recipes, tmp_path, monkeypatch, capsys
 @pytest.mark.cpu
 def test_the_commands_of_the_page_on_many_processes_run(recipes, tmp_path):
     shutil.copytree(recipes, tmp_path / "recipes")
+    (tmp_path / "text.txt").write_text(TEXT)
     page = ROOT / "docs/distributed.md"
     (tmp_path / "script.py").write_text(
         next(block for language, block in BLOCK.findall(page.read_text()) if language == "python")
