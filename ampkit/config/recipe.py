@@ -142,7 +142,7 @@ def _pipeline_misfits(sections: Mapping[str, Any]) -> Iterator[Fault]:
         if (got := getattr(parallel, key)) != value:
             yield Fault(f"parallel.{key}", f"{str(value).lower()} {why}", str(got).lower())
     if parallel.wire_dtype != "float32":
-        yield Fault("parallel.wire_dtype", f"float32 {why}, whose ranks average no gradients", parallel.wire_dtype)
+        yield Fault("parallel.wire_dtype", f"float32 {why}", parallel.wire_dtype)
     if train is not None and train.compile:
         yield Fault("train.compile", f"false {why}", "true")
     if debug is not None and debug.ranges_every:

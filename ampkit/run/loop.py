@@ -56,7 +56,7 @@ class Run(TrainingLoop):
         ranks = ranks or Ranks.present()
         recipe = _on_this_rank(recipe, ranks)
         ranks.group_by_layers(recipe.parallel.tensor, recipe.train.device)
-        ranks.group_by_stages(recipe.parallel.pipeline)
+        ranks.group_by_stages(recipe.parallel.pipeline, recipe.train.device)
         random.manual_seed(recipe.train.seed)
         self.recipe, self._pipeline = recipe, input_pipeline(recipe, ranks)
         self._objective, steps = objective_of(recipe, self._pipeline.about), build.steps(recipe, self._pipeline)
@@ -65,7 +65,7 @@ class Run(TrainingLoop):
         self.pretrained: LoadedWeights | None = getattr(model, "pretrained", None)
         region, self.wire_dtype = build.region(recipe, model), recipe.parallel.wire_dtype
         ranks.divide_layers(model)
-        stage = ranks.stage_of(model)
+        stage = ranks.stage_of(model, recipe.parallel.bucket_mb)
         build.shard(recipe, model, ranks)
         self.ranges = build.ranges(recipe, model)
         optimizer = build.optimizer(recipe, model)
@@ -136,8 +136,12 @@ class Run(TrainingLoop):
 
     def stage_gradients(self, stage: ModelStage, batches: Sequence[Batch]) -> Tensor:
         """Write the gradients of this rank's stage of the model. -> the mean loss [] of the batches."""
+        weights = None
+        if self.ranks.data_size > 1:  # see `loss_of`
+            weights, batches = [batch[-1] for batch in batches], [batch[:-1] for batch in batches]
+        how = self.recipe.parallel.microbatches, self.scaler, weights
         with self.region:
-            return stage.forward_backward(self._objective.loss, batches, self.recipe.parallel.microbatches, self.scaler)
+            return stage.forward_backward(self._objective.loss, batches, *how)
 
     def join(self) -> None:
         """Begin to train with the other ranks, which must have the same recipe, code, data and number of steps done."""

@@ -24,7 +24,7 @@ from ..core import random
 from ..core.tensor import Tensor
 from ..distributed import DistError, ProcessGroup, ReduceOp, init_process_group
 from ..distributed.collectives import gathered_objects
-from ..distributed.data_parallel import DistributedDataParallel, broadcast_tensors
+from ..distributed.data_parallel import MEGABYTE, DistributedDataParallel, broadcast_tensors
 from ..distributed.deterministic import DeterministicDataParallel
 from ..distributed.device_mesh import DeviceMesh, init_device_mesh
 from ..distributed.environment import launched
@@ -43,8 +43,8 @@ class Ranks:
     """The ranks of `processes`, or this process alone for None.
 
     rank: this one's number. size: how many there are. data_rank, data_size: the same of those that share the data out,
-    data_group, fewer where groups of them divide the layers of the model. in_agreement: whether the last error was one
-    of all ranks, which rank 0 alone need print.
+    data_group, fewer where groups of them divide the layers of the model or have its stages. in_agreement: whether the
+    last error was one of all ranks, which rank 0 alone need print.
     """
 
     def __init__(self, processes: ProcessGroup | None = None):
@@ -53,7 +53,7 @@ class Ranks:
         self.rank, self.size = (0, 1) if processes is None else (processes.rank(), processes.size())
         self.data_group, self.data_rank, self.data_size = processes, self.rank, self.size
         self._mesh: DeviceMesh | None = None  # of the ranks that divide layers
-        self._has_stages = False
+        self._stages: ProcessGroup | None = None  # the ranks that have stages of one model
         self.in_agreement = False
 
     @classmethod
@@ -137,15 +137,20 @@ class Ranks:
 
         Raises ConfigError, on all ranks, for a number that does not divide theirs.
         """
+        if (mesh := self._mesh_of_groups("tensor", count, device)) is not None:
+            self._mesh = mesh["tensor"]
+
+    def _mesh_of_groups(self, name: str, count: int, device: str) -> DeviceMesh | None:
         if count == 1:
-            return
+            return None
         if self.size % count:
             self.in_agreement = True
             cure = f"start it with `ampkit launch -n {count}`, or leave the key out" if self.size == 1 else None
-            raise ConfigError("parallel.tensor", f"a divisor of the {self.size} ranks", str(count), cure)
-        mesh = init_device_mesh(device, (self.size // count, count), mesh_dim_names=("data", "tensor"))
-        self._mesh, self.data_group = mesh["tensor"], mesh.get_group("data")
-        self.data_rank, self.data_size = mesh.get_local_rank("data"), mesh.size("data")
+            raise ConfigError(f"parallel.{name}", f"a divisor of the {self.size} ranks", str(count), cure)
+        mesh = init_device_mesh(device, (self.size // count, count), mesh_dim_names=("data", name))
+        self.data_group, self.data_rank = mesh.get_group("data"), mesh.get_local_rank("data")
+        self.data_size = mesh.size("data")
+        return mesh
 
     def divide_layers(self, model: nn.Module) -> None:
         """Keep this rank's part of the layers of `model`, by its own plan, after `group_by_layers`."""
@@ -159,28 +164,23 @@ class Ranks:
             )
         parallelize_module(model, self._mesh)
 
-    def group_by_stages(self, count: int) -> None:
-        """Let each rank have a stage of the model, and all of them the same data.
+    def group_by_stages(self, count: int, device: str) -> None:
+        """Let groups of `count` consecutive ranks have the stages of a model, and share the data out among groups.
 
-        Raises ConfigError, on all ranks, for a number that is not theirs.
+        Raises ConfigError, on all ranks, for a number that does not divide theirs.
         """
-        if count == 1:
-            return
-        if self.size != count:
-            self.in_agreement = True
-            cure = f"start it with `ampkit launch -n {count}`, or leave the key out" if self.size == 1 else None
-            raise ConfigError("parallel.pipeline", f"the number of ranks, {self.size}", str(count), cure)
-        self._has_stages, self.data_rank, self.data_size = True, 0, 1
+        if (mesh := self._mesh_of_groups("pipeline", count, device)) is not None:
+            self._stages = mesh.get_group("pipeline")
 
-    def stage_of(self, model: nn.Module) -> ModelStage | None:
+    def stage_of(self, model: nn.Module, bucket_mb: float) -> ModelStage | None:
         """This rank's stage of `model`, which keeps the stage's parameters alone, after `group_by_stages`."""
-        if not self._has_stages or self._group is None:
+        if self._stages is None:
             return None
         try:
-            return ModelStage(model, self._group)
+            return ModelStage(model, self._stages, self.data_group, int(bucket_mb * MEGABYTE))
         except ArgumentError as error:
             self.in_agreement = True
-            needs = f"1, or a model of {self.size} layers or more that names them, as gpt, bert, vit"
+            needs = f"1, or a model of {self._stages.size()} layers or more that names them, as gpt, bert, vit"
             raise ConfigError("parallel.pipeline", needs, str(error).rpartition(", got ")[2]) from None
 
     def deterministic(self, model: nn.Module, **options: Any) -> DeterministicDataParallel:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from distributed.thread_ranks import on_ranks
+from distributed.thread_ranks import on_mesh, on_ranks
 
 import ampkit
 from ampkit import nn, ops, optim
@@ -145,6 +145,24 @@ def test_states_of_one_process_are_loaded_and_whole_models_compute_its_outputs()
     assert all(np.array_equal(output, expected) for output, _ in ranks)
     together, wanted = arrays(ranks[0][1]), arrays(state)
     assert all(np.array_equal(together[key].numpy(), value.numpy()) for key, value in wanted.items())
+
+
+def test_replicas_of_stages_have_the_mean_gradients_of_their_batches():
+    def program(world, replicas, stages):
+        model, half = made("gpt"), slice(4 * replicas.rank(), 4 * replicas.rank() + 4)
+        x, y = next(batches("gpt"))
+        stage, scaler = ModelStage(model, stages, replicas, bucket_bytes=1000), ampkit.GradScaler(enabled=False)
+        loss = stage.forward_backward(loss_of, [(x[half], y[half])], 2, scaler)
+        return loss.item(), whole({name: each.grad for name, each in model.named_parameters()})
+
+    model = made("gpt")
+    x, y = next(batches("gpt"))
+    loss = loss_of(model(x), y)
+    loss.backward()
+    for found, gradients in on_mesh((2, 2), program)[::2]:
+        np.testing.assert_allclose(found, loss.item(), rtol=1e-6)
+        for name, parameter in model.named_parameters():
+            np.testing.assert_allclose(gradients[name].numpy(), parameter.grad.numpy(), rtol=1e-4, atol=1e-6)
 
 
 def test_a_batch_that_micro_batches_do_not_divide_is_cut_in_fewer():

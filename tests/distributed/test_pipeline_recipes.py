@@ -39,6 +39,19 @@ def test_a_recipe_has_the_numbers_of_one_process_and_resumes_on_the_other(tmp_pa
     np.testing.assert_allclose([*rows_of(one)[-1].values()], [*rows_of(two)[-1].values()], **tolerance)
 
 
+def test_groups_of_stages_share_the_data_out(tmp_path):
+    words = ["digits_cnn", "model.name=vit", "model.patch_size=4", "model.num_layers=2", "model.num_heads=2",
+             "model.hidden_dim=16", "model.mlp_dim=32", "optimizer.name=sgd", "optimizer.lr=0.1", "data.batch_size=5",
+             "train.epochs=", "train.steps=4", "train.eval_every=2", "train.eval_batches=3", "train.threads=1",
+             "train.accumulate=2", "amp.dtype=float32"]  # fmt: skip
+    one, four = tmp_path / "one", tmp_path / "four"
+    assert main(["train", *words, "--run-dir", str(one)]) == 0
+    found = launched(4, *words, *STAGES, "--run-dir", str(four))
+    assert found.returncode == 0, found.stderr
+    for mine, theirs in zip(rows_of(four), rows_of(one), strict=True):
+        np.testing.assert_allclose([*mine.values()], [*theirs.values()], rtol=1e-5)
+
+
 def test_an_interrupted_run_of_stages_has_the_bits_of_one_that_was_not(tmp_path):
     words = ["text_gpt", *WORDS, "model.n_layer=2", "model.dropout=0.1", *STAGES, "data.path="]
     text = tmp_path / "text.txt"
@@ -62,15 +75,15 @@ def test_a_loss_that_is_not_finite_is_explained_by_the_whole_model(tmp_path):
 def test_ranks_and_models_that_do_not_fit_are_refused_on_every_rank():
     def program(group):
         ranks = Ranks(group)
-        with pytest.raises(ConfigError, match="parallel.pipeline: needs the number of ranks, 2, got 3"):
-            ranks.group_by_stages(3)
-        ranks.group_by_stages(2)
+        with pytest.raises(ConfigError, match="parallel.pipeline: needs a divisor of the 2 ranks, got 3"):
+            ranks.group_by_stages(3, "cpu")
+        ranks._stages = group
         with pytest.raises(ConfigError, match="needs 1, or a model of 2 layers or more that names them, as gpt, bert"):
-            ranks.stage_of(ampkit.nn.Linear(2, 2))
+            ranks.stage_of(ampkit.nn.Linear(2, 2), 25.0)
         return ranks.in_agreement  # rank 0 alone prints it
 
     assert on_ranks(2, program) == [True, True]
-    with pytest.raises(ConfigError, match="parallel.pipeline: needs the number of ranks, 1, got 2"):
+    with pytest.raises(ConfigError, match="parallel.pipeline: needs a divisor of the 1 ranks, got 2"):
         fit(config.load("digits_mlp", ["parallel.pipeline=2"]))
 
 
@@ -81,7 +94,7 @@ def test_ranks_and_models_that_do_not_fit_are_refused_on_every_rank():
         ("parallel.stage=3", "parallel.stage: needs 0 with parallel.pipeline, got 3"),
         ("parallel.deterministic=true", "parallel.deterministic: needs false with parallel.pipeline, got true"),
         ("parallel.sync_batchnorm=true", "parallel.sync_batchnorm: needs false with parallel.pipeline, got true"),
-        ("parallel.wire_dtype=bfloat16", "parallel.wire_dtype: needs float32 with parallel.pipeline, whose ranks"),
+        ("parallel.wire_dtype=bfloat16", "parallel.wire_dtype: needs float32 with parallel.pipeline, got bfloat16"),
         ("train.compile=true", "train.compile: needs false with parallel.pipeline, got true"),
         ("debug.ranges_every=5", "debug.ranges_every: needs 0 with parallel.pipeline, got 5"),
         ("amp.dtype=float8", "amp.dtype: needs 16 or 32 bits with parallel.pipeline, got current"),

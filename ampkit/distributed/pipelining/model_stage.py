@@ -14,9 +14,12 @@ from ...base.errors import ArgumentError
 from ...core.parameter import Parameter
 from ...core.tensor import Tensor
 from ...nn.module import Module
+from ..buckets import buckets
+from ..data_parallel import FIRST_BUCKET, MEGABYTE
 from ..fsdp.module import keep_parts_in_state
 from ..fsdp.sharded_tensor import ShardedParameter, Sharding, share_out
 from ..process_group import ProcessGroup
+from ..reduction import ReduceOp
 from .schedules import Schedule1F1B
 from .stage import PipelineStage
 
@@ -40,12 +43,20 @@ class ModelStage(Module):
     names of parameters, the last what stands behind. Parameters of other stages stay in the model without rows, as
     those that `fully_shard` shares out: so states, norms, averages and the verdict of a GradScaler are the whole
     model's. A weight that the first and the last stage both use is the first one's: the last gets its values before a
-    step, and returns their gradient. Make the optimizer afterwards.
+    step, and returns their gradient. Make the optimizer afterwards. replicas: the group of the ranks that have the same
+    stage and other data; gradients are averaged over them when all have been added up, in messages of bucket_bytes.
     Raises ArgumentError for a model that names no layers, or has fewer than ranks.
     """
 
-    def __init__(self, model: Module, group: ProcessGroup):
+    def __init__(
+        self,
+        model: Module,
+        group: ProcessGroup,
+        replicas: ProcessGroup | None = None,
+        bucket_bytes: int = 25 * MEGABYTE,
+    ):
         super().__init__()
+        self.replicas, self.bucket_bytes = replicas, bucket_bytes
         path, self.stages = getattr(model, "pipeline_layers", None), group.size()
         layers = [] if path is None else list(model.get_submodule(path).named_children())
         if len(layers) < self.stages:
@@ -79,7 +90,7 @@ class ModelStage(Module):
         self._stage = PipelineStage(self, rank, self.stages, group=group)
         self._schedules: dict[int, Schedule1F1B] = {}
         self._loss_of: Callable[..., Tensor] | None = None
-        self._share = 1.0  # of a batch in the mean loss
+        self._share: Any = 1.0  # of a batch in the mean loss
 
     def forward(self, *given: Tensor) -> Any:
         """The activations of this stage, of those of the one before; of the last stage the model's output."""
@@ -91,20 +102,27 @@ class ModelStage(Module):
         return self.model._after_layers(*given) if self._stage.is_last else given
 
     def forward_backward(
-        self, loss_of: Callable[..., Tensor], batches: Sequence[Any], microbatches: int, scaler: GradScaler
+        self,
+        loss_of: Callable[..., Tensor],
+        batches: Sequence[Any],
+        microbatches: int,
+        scaler: GradScaler,
+        weights: Sequence[Any] | None = None,
     ) -> Tensor:
-        """Write the gradients of the mean loss over `batches`, the same on all ranks. -> that loss [], on all ranks.
+        """Write the gradients of the mean loss over `batches`, the same on all stages. -> that loss [], on all ranks.
 
         loss_of(output, *targets): the mean loss [] of a micro-batch. batches: each inputs and targets. microbatches: in
-        how many equal parts a batch is cut; one that it does not divide, in their greatest common divisor.
+        how many equal parts a batch is cut; one that it does not divide, in their greatest common divisor. weights: of
+        the losses of the batches, numbers or tensors [], by default 1. With `replicas` gradients and loss are the means
+        over them.
         """
         self._loss_of = loss_of
         losses = list[Tensor]()
         with self._with_tied_weights():
-            for inputs, *targets in batches:
+            for (inputs, *targets), weight in zip(batches, weights or [1.0] * len(batches), strict=True):
                 schedule = self._schedule(gcd(len(inputs), microbatches), scaler)
                 found = list[Tensor]()
-                self._share = 1 / len(batches)
+                self._share = weight / len(batches)
                 schedule.step(inputs, target=tuple(targets), losses=found, return_outputs=False)
                 losses += [loss / len(found) for loss in found]
         tag = schedule._tag()
@@ -113,7 +131,18 @@ class ModelStage(Module):
             if parameter.requires_grad and not parameter.array.size:
                 zeros = backends.backend_of(parameter.array).zeros(parameter.array.shape, parameter._grad_dtype())
                 parameter.accumulate(zeros, tag)
+        self._average_over_replicas()
         return self._on_all(losses)
+
+    def _average_over_replicas(self) -> None:
+        if self.replicas is not None and self.replicas.size() > 1:
+            trained = [each for each in self.model.parameters() if each.requires_grad and each.array.size]
+            made = buckets(trained, FIRST_BUCKET, self.bucket_bytes)
+            for bucket in made:
+                bucket.begin()
+                bucket.launch(self.replicas, None)
+            for bucket in made:
+                bucket.finish()
 
     def _schedule(self, count: int, scaler: GradScaler) -> Schedule1F1B:
         if count not in self._schedules:
@@ -123,7 +152,7 @@ class ModelStage(Module):
     def _loss(self, output: Any, targets: Any) -> Tensor:
         assert self._loss_of is not None
         loss = self._loss_of(output, *targets)
-        return loss * self._share if self._share != 1 else loss
+        return loss if type(self._share) is float and self._share == 1 else loss * self._share
 
     def _on_all(self, losses: list[Tensor]) -> Tensor:
         # The sum of the last stage's losses, on all.
@@ -133,6 +162,8 @@ class ModelStage(Module):
             for loss in losses:
                 total += loss.array.reshape(())
         self._stage.group.all_reduce_array(total)
+        if self.replicas is not None and self.replicas.size() > 1:
+            self.replicas.all_reduce_array(total, ReduceOp.AVG)
         return Tensor(total)
 
     # weights that two stages use
