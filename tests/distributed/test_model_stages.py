@@ -33,7 +33,14 @@ def vit():
     return ampkit.models.VisionTransformer(**sizes, num_classes=5)
 
 
-MODELS = {"gpt": gpt, "untied gpt": lambda: gpt(tie_weights=False), "gpt with dropout": lambda: gpt(dropout=0.2),
+def frozen():
+    model = gpt()
+    model.transformer.wte.weight.requires_grad_(False)
+    model.transformer.h[2].requires_grad_(False)
+    return model
+
+
+MODELS = {"gpt": gpt, "frozen gpt": frozen, "untied gpt": lambda: gpt(tie_weights=False), "gpt with dropout": lambda: gpt(dropout=0.2),
           "bert": bert, "vit": vit}  # fmt: skip
 
 
