@@ -40,8 +40,8 @@ def frozen():
     return model
 
 
-MODELS = {"gpt": gpt, "frozen gpt": frozen, "untied gpt": lambda: gpt(tie_weights=False), "gpt with dropout": lambda: gpt(dropout=0.2),
-          "bert": bert, "vit": vit}  # fmt: skip
+MODELS = {"gpt": gpt, "frozen gpt": frozen, "untied gpt": lambda: gpt(tie_weights=False),
+          "gpt with dropout": lambda: gpt(dropout=0.2), "bert": bert, "vit": vit}  # fmt: skip
 
 
 def made(name):
