@@ -74,6 +74,12 @@ LISTED: list[Listed] = [
         faults="values",
     ),
     Listed(
+        "triangular_solve logcumsumexp",
+        "The tangents are those of finite differences; PyTorch's are others, of logcumsumexp by 1e-6.",
+        kinds="jvp",
+        faults="values",
+    ),
+    Listed(
         "nn.functional.nll_loss nn.functional.cross_entropy",
         "The weights of the classes are differentiable; for PyTorch they are constants.",
         kinds="jvp",

@@ -211,6 +211,8 @@ def _of_pointwise(node: Node, tangents: Tangents, wanted: dict[int, Edge], trace
     forward = getattr(node.op, "forward", None)
     if forward is None or not forward.module.startswith("pointwise.") or list(wanted) != [0]:
         return None
+    if node.op.tangent is not None:  # of an op that mixes elements, as pairs that turn
+        return None
     shape, dtype = wanted[0][2:]
     if not all(_broadcasts(edge[2], shape) for edge in node.edges if edge is not None):  # some, as glu, are not
         return None

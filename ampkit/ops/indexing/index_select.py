@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ampkit.base.array_kinds import on_device
 from ampkit.base.errors import DTypeError, RangeError, ShapeError
 from ampkit.core.autograd.traced_array import apply, plain
 from ampkit.core.casts import to_accumulator
@@ -148,7 +149,7 @@ def index_put_backward(dy, saved, needs, index, accumulate):
     dv = apply(advanced_getitem, dy, index) if needs[1] is not None else None
     if accumulate:
         return dy, dv
-    free = np.ones_like(plain(dy), np.bool_)
+    free = np.ones(dy.shape, np.bool_, like=on_device(plain(dy)))  # the same for all samples of a `vmap`
     free[index] = False
     return select_or_zero(dy, free), dv
 

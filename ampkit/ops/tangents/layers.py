@@ -15,6 +15,7 @@ from ..linalg.matmul import linear, matmul
 from ..nn.attention import split_qkv
 from ..nn.pool import flat_indices
 from ..nn.softmax import softmax as softmax_op
+from ..pointwise.rotary import rotary_embedding
 from ..pointwise.smooth_activations import gelu
 from ..shape.join_split import cat
 from ..shape.triangular import tril
@@ -121,6 +122,14 @@ def scatter(call: TangentCall, dim: int) -> Tensor | None:
         return None
     base = given.new_zeros(call.shape) if moved is None else moved
     return scatter_op(base, dim, Tensor(index), 0.0 if src is None else src)
+
+
+def rotary(call: TangentCall, interleaved: bool) -> Tensor | None:
+    """Of `rotary_embedding` along its input, whose pairs turn by the same angles."""
+    x, cos, sin = call.tangent(0), call.saved("cos"), call.saved("sin")
+    if x is None or cos is None or sin is None or any(tangent is not None for tangent in call.tangents[1:]):
+        return None
+    return rotary_embedding(x, cos, sin, interleaved)
 
 
 def max_pool(call: TangentCall, return_indices: bool, **params: Any) -> Tensor | None:

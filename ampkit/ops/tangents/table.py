@@ -30,6 +30,7 @@ RULES: dict[str, Any] = {
     "group_norm": norms.group_norm,
     "batch_norm": norms.batch_norm,
     "add_layer_norm": norms.add_layer_norm,
+    "rotary_embedding": layers.rotary,
     "softmax": layers.softmax,
     "log_softmax": layers.log_softmax,
     "scaled_dot_product_attention": layers.attention,

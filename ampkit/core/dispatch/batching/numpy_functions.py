@@ -38,6 +38,10 @@ def _moveaxis(array: BatchedArray, source: int, destination: int) -> BatchedArra
     return BatchedArray(np.moveaxis(array.data, source % n + 1, destination % n + 1), array.level)
 
 
+def _argsort(array: BatchedArray, axis: int = -1, **kwargs: Any) -> BatchedArray:
+    return BatchedArray(np.argsort(array.data, axis % array.ndim + 1, **kwargs), array.level)
+
+
 def _may_share_memory(a: Any, b: Any, max_work: Any = None) -> bool:
     held = [x.data if isinstance(x, BatchedArray) else x for x in (a, b)]
     return bool(np.may_share_memory(*held))
@@ -64,6 +68,7 @@ numpy_functions |= {
     np.concatenate: _concatenate,
     np.where: _where,
     np.moveaxis: _moveaxis,
+    np.argsort: _argsort,
     np.reshape: lambda array, shape, *order: array.reshape(shape),
     np.shape: lambda array: array.shape,
     np.ndim: lambda array: array.ndim,

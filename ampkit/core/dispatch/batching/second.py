@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from ampkit.base.errors import StateError
+
 from ...autograd import double_backward
 from ...autograd.grad_mode import enable_grad
 from ...autograd.node import Node, alias
@@ -38,10 +40,10 @@ def _per_sample(op: Any, node: Node, dys: list[Any]) -> tuple[Any, ...]:
     inputs = _inputs(op, node, device_of(like.tensor.array))
     note_loop(f"{op.name}_backward")
     batched = [isinstance(t, Tensor) and is_at(t.array, level) for t in inputs]
-    whole = [leave(t, 0, level) if b else t for t, b in zip(inputs, batched, strict=True)]
-    given = [None if dy is None else leave(dy.tensor, 0, level) for dy in dys]
     rows = []
     with enable_grad():
+        whole = [leave(t, 0, level) if b else t for t, b in zip(inputs, batched, strict=True)]
+        given = [None if dy is None else leave(dy.tensor, 0, level) for dy in dys]
         for sample in samples(level):
             each = [t[sample] if b else t for t, b in zip(whole, batched, strict=True)]
             asked = [t for t, edge in zip(each, node.edges, strict=True) if edge is not None]
@@ -76,9 +78,19 @@ def _inputs(op: Any, node: Node, device: Any) -> list[Any]:
         elif given.shape is None:
             found.append(given.dtype)
         else:
+            need_no_values(op, node)
             zeros = widen(device.zeros(given.shape, given.dtype), compute)
             found.append(Tensor(zeros) if edge is None else alias(zeros, edge))
     return found
+
+
+def need_no_values(op: Any, node: Node) -> None:
+    """Raise StateError where the op saved arrays made of inputs that it did not save: zeros would make others."""
+    names = {*op.signature.names, op.signature.variadic, "out", "batched"}
+    made = [name for name, value in vars(node.saved).items() if name not in names and hasattr(value, "dtype")]
+    if made:
+        needs = f"a backward of {op.name} made of ops on what it saved, for a second derivative of samples"
+        raise StateError("vmap", needs, f"NumPy code that reads {made[0]}", "map in a Python loop")
 
 
 def _stacked(column: tuple[Any, ...], level: Any) -> Any:

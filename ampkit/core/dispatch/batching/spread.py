@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ampkit.base.errors import StateError
-
 from ...autograd.double_backward import runs_forward_again
 from ...autograd.grad_mode import enable_grad, no_grad
 from ...autograd.saved import widen_saved
@@ -40,12 +38,11 @@ def _backward_by_ops(op: Any, node: Any, level: Level) -> Callable[..., Any]:
     # The reference of the backward, as a second derivative runs it: its ops have rules.
     def backward(dy: Any, saved: Any, needs: Any, **params: Any) -> Any:
         dys = [None if d is None else TracedArray(Tensor(d)) for d in (dy if type(dy) is tuple else (dy,))]
-        again = runs_forward_again(op, node)
         try:
-            with enable_grad() if again else no_grad():
+            with enable_grad() if runs_forward_again(op, node) else no_grad():
                 found = op.replay(node, dys, needs, None)
-        except StateError:  # of an op without second derivatives, as a factorization
-            if not again or node.kernel.level is not None:
+        except (TypeError, AttributeError, RuntimeError):  # of plain array code, or without second derivatives
+            if node.kernel.level is not None:
                 raise
             return _one_by_one(op, node, level).run(dy, saved, needs)
         return tuple([None if g is None else g.tensor.array for g in found])
