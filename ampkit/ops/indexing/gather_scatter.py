@@ -130,7 +130,7 @@ scatter_.check(check_along_axis("scatter"))
 
 @scatter_.backward
 def scatter_backward(dy, saved, needs, dim):
-    index, free = plain(saved.index), np.ones(dy.shape, np.bool_, like=on_device(plain(dy)))
+    index, free = plain(saved.index), np.ones_like(on_device(plain(dy)), np.bool_, shape=dy.shape)
     _at_least_1d(free)[along_axis_index(_at_least_1d(index), dim)] = False
     return select_or_zero(dy, free), None, _src_gradient(dy, index, dim, saved.size) if needs[2] else None
 

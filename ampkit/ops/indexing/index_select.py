@@ -149,7 +149,7 @@ def index_put_backward(dy, saved, needs, index, accumulate):
     dv = apply(advanced_getitem, dy, index) if needs[1] is not None else None
     if accumulate:
         return dy, dv
-    free = np.ones(dy.shape, np.bool_, like=on_device(plain(dy)))  # the same for all samples of a `vmap`
+    free = np.ones_like(on_device(plain(dy)), np.bool_, shape=dy.shape)  # the same for all samples of a `vmap`
     free[index] = False
     return select_or_zero(dy, free), dv
 
