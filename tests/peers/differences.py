@@ -68,7 +68,7 @@ LISTED: list[Listed] = [
         faults="values",
     ),
     Listed(
-        "cholesky_solve",
+        "cholesky_solve cholesky_inverse",
         "The factor is one triangle, and so is its tangent; PyTorch's forward mode reads the tangent's other one.",
         kinds="jvp",
         faults="values",
@@ -131,7 +131,7 @@ LISTED: list[Listed] = [
     Listed(
         "nn.functional.hardsigmoid",
         "The gradient is 1/6 in float64; PyTorch's is 1/6 rounded to float32.",
-        kinds="grad",
+        kinds="grad jvp",
         faults="values",
         dtypes="float64",
     ),

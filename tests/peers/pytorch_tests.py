@@ -37,11 +37,11 @@ FILES = (
 # What is no public behaviour of dense, real tensors on a CPU: (why, what the name or the source of a test contains).
 OUT_OF_SCOPE = [
     ("names that PyTorch keeps private",
-     r"\btorch\.(\w+\.)*_[a-zA-Z]|LoggingTensor|\A\S*_logging_tensor\n|"
+     r"\b(torch|fwAD)\.(\w+\.)*_[a-zA-Z]|LoggingTensor|\A\S*_logging_tensor\n|"
      r"\._(backward_hooks|backward_cls|set_sequence_nr|materialize_non_diff_grads)\b|"
      r"autocast_lists\.torch_16"),  # which calls _addmm_activation
     ("TorchScript, tracing and compilation", r"torch\.(jit|compile|fx|_dynamo)\b|\bmake_fx\b"),
-    ("nested, quantized and meta tensors", r"nested|quantize|[\"']meta[\"']|torch\.ao\."),
+    ("nested, quantized and meta tensors", r"nested|NestedTensor|quantize|[\"']meta[\"']|torch\.ao\."),
     ("sparse tensors, but for products in sparse_coo", r"sparse|\ATestSparse"),
     ("complex numbers", r"complex|cfloat|cdouble|_\|V4\b|\b\d+j\b"),
     ("other devices", r"\.cuda\(|device=[\"']cuda|onlyCUDA|mps|mkldnn|privateuseone"),
