@@ -58,7 +58,7 @@ class Extremes:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", DRAWS)
 def test_the_smallest_and_the_largest_draw_stay_in_the_range(name, dtype, extremes, monkeypatch):
-    monkeypatch.setattr(random, "next_draw", lambda generator=None: Extremes(*extremes))
+    monkeypatch.setattr(random, "next_draw", lambda generator=None, *like: Extremes(*extremes))
     assert not violations(name, dtype, 8, seed=0)
 
 
