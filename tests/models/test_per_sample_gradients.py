@@ -66,3 +66,21 @@ def test_no_op_of_a_model_runs_once_per_sample(name, dtype):
         rows = np.stack([each[key].double().numpy() for each in wanted])
         largest = np.abs(rows).max() + 1e-9
         np.testing.assert_allclose(found[key].double().numpy(), rows, rtol=0, atol=tolerance * largest, err_msg=key)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN", "EmbeddingBag"])
+def test_samples_of_samples_have_gradients_of_their_own(kind):
+    bags = kind == "EmbeddingBag"
+    model = nn.EmbeddingBag(9, 5, padding_idx=0) if bags else getattr(nn, kind)(5, 4)
+    draw = np.random.default_rng(3)
+    x = ampkit.tensor(draw.integers(0, 9, (2, 2, 4, 3)) if bags else draw.standard_normal((2, 2, 6, 3, 5)))
+    params = {name: p.detach().double() for name, p in model.named_parameters()}
+
+    def loss(params, row):
+        out = func.functional_call(model, params, (row,))
+        return (out if bags else out[0]).square().sum()
+
+    found = func.vmap(func.vmap(func.grad(loss), (None, 0)), (None, 0))(params, x)
+    for i, j in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        for key, wanted in func.grad(loss)(params, x[i, j]).items():
+            np.testing.assert_allclose(found[key][i, j].numpy(), wanted.numpy(), rtol=1e-9, atol=1e-9)

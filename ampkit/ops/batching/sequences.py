@@ -9,7 +9,7 @@ import numpy as np
 
 from ampkit.base.array_kinds import on_device
 from ampkit.core.casts import cast
-from ampkit.core.dispatch.batching.array import expand
+from ampkit.core.dispatch.batching.array import expand, innermost
 from ampkit.core.dispatch.batching.call import Call, Done, Ran, run_backward
 from ampkit.core.dispatch.batching.rules import folded
 from ampkit.core.op import Saved
@@ -30,6 +30,8 @@ def recurrent(call: Call) -> Done | None:
         return None
     size = level.size
     arrays = [_interleaved(call, a) if i < first and a is not None else a for i, a in enumerate(call.arrays)]
+    if _nests(call, arrays, first):
+        return None
     steps = "sizes" in call.op.signature.param_names
     params = call.with_params(sizes=tuple([n * size for n in call.param("sizes")])) if steps else call.params
     ran = Ran(call.op, arrays, params, call.plan)
@@ -42,6 +44,11 @@ def recurrent(call: Call) -> Done | None:
         return [*states, *[g if g is None or summing else call.up(g) for g in found[first:]]]
 
     return Done(outs, backward, dict(zip(names, call.arrays, strict=True)), replays=True)
+
+
+def _nests(call: Call, arrays: list[Any], first: int) -> bool:
+    # Whether samples of an outer level are among the arrays, and gradients of each of shared weights may be wanted.
+    return innermost(arrays) is not None and (not call.wants or any(call.wants[first:]))
 
 
 def _interleaved(call: Call, array: Any) -> Any:
@@ -62,6 +69,9 @@ def embedding_bag(call: Call) -> Done | None:
     index, weight, starts, scale = call.arrays
     level, (rows, width), padding = call.level, weight.shape, call.param("padding_idx")
     own, size = call.is_batched(1), level.size
+    held = [a.data if call.is_batched(i) else a for i, a in enumerate(call.arrays)]
+    if not own and _nests(call, held, 1):
+        return None
     places = expand(index, level).data
     check_indices(places, rows)
     ends = np.arange(size, like=on_device(places))[:, None] * places.shape[1] + expand(starts, level).data
