@@ -111,6 +111,11 @@ REPLACEMENTS = {
     "deg2rad": "`x * (math.pi / 180)`", "erfc": "`1 - ops.erf(x)`", "feature_dropout": "`ops.dropout2d`",
     "fill": "`ops.full_like(x, value)`", "frac": "`x - x.trunc()`",
     "frexp": "`np.frexp(x.numpy())`, not differentiable", "frobenius_norm": "`x.norm()`",
+    **dict.fromkeys(("geqrf", "householder_product", "orgqr", "ormqr"), "`ampkit.linalg.qr`"),
+    **dict.fromkeys(("ldl_factor", "ldl_factor_ex"), "scipy.linalg.ldl(x.numpy()), not differentiable"),
+    "ldl_solve": "`ampkit.linalg.solve`", "i0": "`ampkit.special.i0(x)`", "lu": "`ampkit.linalg.lu_factor`",
+    "igamma": "`ampkit.special.gammainc`", "igammac": "`ampkit.special.gammaincc`", "lu_solve": "`ampkit.lu_solve`",
+    "map2_": "`x.copy_(...)`", "triangular_solve": "`ampkit.triangular_solve`",
     "histogramdd": "`np.histogramdd(x.numpy())`, not differentiable", "index": "`x[i, j]`",
     "index_put": "`ops.where`, or `x[index] = value`, which is not differentiable",
     "lobpcg": "`ampkit.linalg.eigh`, all of it", "logit": "`ops.log(x / (1 - x))`", "map_": "`x.copy_(...)`",
@@ -157,6 +162,22 @@ MODULES = {
 _CLASSES = ("torch.nn", "torch.optim", "torch.utils.data", "torch.nn.utils", "torch.optim.lr_scheduler")
 
 _UNKNOWN = "no replacement is known: write it with ampkit.ops, or as an op of its own (docs/add-an-op.md)"
+_LEAVE_OUT = "it changes no result here: leave it out"
+# What to use instead of the names of a namespace that have no cure of their own.
+OF_NAMESPACES = {
+    "torch.special": "the function of `scipy.special` on `x.numpy()`, not differentiable",
+    "torch.nn.utils.parametrize": "`register_parametrization` on the other module",
+    "torch.backends.cuda": "cuBLAS, cuDNN and attention choose algorithms and workspaces by themselves: leave it out",
+    "torch.nn.attention": "attention chooses its kernel by itself: leave it out",
+    "torch.compiler": "Python code runs directly: leave it out", "torch.jit": "Python code runs directly: leave it out",
+    **dict.fromkeys(("torch.cuda", "torch.accelerator", "torch.cpu"),
+                    "`torch.cuda` has devices, streams, graphs and memory; nvidia-smi shows load, power and processes"),
+    "torch.nn.parallel": "one process drives one device: DistributedDataParallel (docs/distributed.md)",
+    "torch.hub": "`torch.hub.load`, `load_state_dict_from_url`, `get_dir` and `set_dir`",
+    **dict.fromkeys(("torch.cuda.amp", "torch.func", "torch.multiprocessing", "torch.nn.utils.rnn", "torch.overrides",
+                     "torch.profiler", "torch.types", "torch.utils.checkpoint", "torch.utils.hooks", "torch.version"),
+                    _LEAVE_OUT),
+}  # fmt: skip
 
 
 class MissingNameError(AmpkitError, AttributeError):
@@ -199,7 +220,7 @@ def cure_of(namespace: str, name: str) -> str | None:
     if name.startswith("_") or name not in known().get(namespace, ()):
         return None
     group = group_of(namespace, name)
-    return replacement_of(name) or (group[1] if group else _UNKNOWN)
+    return replacement_of(name) or (group[1] if group else OF_NAMESPACES.get(namespace, _UNKNOWN))
 
 
 def missing_name(namespace: str, name: str, cure: str | None = None) -> AttributeError:
