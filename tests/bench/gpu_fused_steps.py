@@ -5,7 +5,8 @@
 Counted from the launches of a step of the real model in bfloat16, without a GPU and without running them: each array
 that a kernel reads or writes counts once, with the bytes of its elements; of several views of the same memory, which a
 chain reads at the same time, each byte once. Products, convolutions, attention and the optimizer's update are apart, as
-no chain can join them. CuPy's own kernels, copies of arrays that no kernel of ampkit takes, count, too.
+no chain can join them. CuPy's own kernels, copies of arrays that no kernel of ampkit takes, count, too; those of
+gradients of parameters as launches alone, as they do not grow with the batch.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class Counted(NamedTuple):
 
 
 log: list[Counted] = []
+parameters: set[int] = set()  # their sizes
 
 
 def _bytes(arrays: Any) -> int:
@@ -105,12 +107,13 @@ def count_cupy() -> None:
     def counted_call(function: Any, args: Any, kwargs: Any, changes: bool, owner: Any = None) -> Any:
         found = done(function, args, kwargs, changes, owner)
         arrays = emulated_cupy._arrays([owner, *args, *kwargs.values(), found])
-        log.append(Counted("cupy", function.__name__, _bytes(arrays)))
+        log.append(Counted("cupy", function.__name__, _bytes(one for one in arrays if one.size not in parameters)))
         return found
 
     def counted_assignment(array: Any, index: Any, value: Any) -> None:
         assign(array, index, value)
-        log.append(Counted("cupy", "assignment", array._numpy[index].nbytes + _bytes([value])))
+        moved = array._numpy[index].nbytes + _bytes([value])
+        log.append(Counted("cupy", "assignment", 0 if array._numpy[index].size in parameters else moved))
 
     emulated_cupy._done, emulated_cupy.ndarray.__setitem__ = counted_call, counted_assignment
 
@@ -204,6 +207,7 @@ def counted(name: str, compiled: bool) -> tuple[list[Counted], Any]:
     ampkit.manual_seed(0)
     model, (x, y) = work.make().to("cuda"), work.batch()
     optimizer = optim.AdamW(model.parameters(), lr=1e-4)
+    parameters.update([parameter.numel() for parameter in model.parameters()])
 
     def step(x: Any, y: Any) -> None:
         with ampkit.autocast("cuda", dtype=ampkit.bfloat16):

@@ -85,6 +85,49 @@ def test_gradients_of_pieces_and_of_slices_are_those_of_eager_calls(device):
     same(step, tensors(2))
 
 
+class Views:
+    """Random operations on tensors of one shape, with views and concatenations between them."""
+
+    def __init__(self, seed: int):
+        random = np.random.default_rng(seed)
+        self.plan = [tuple(random.integers(1 << 30, size=4)) for _ in range(16)]
+
+    def __call__(self, *given: Any) -> list[Any]:
+        pool = list(given)
+        for what, *choices in self.plan:
+            x, y, _ = (pool[choice % len(pool)] for choice in choices)
+            pool.append(self._made(int(what) % 9, x, y.to(x.dtype), int(choices[2])))
+            if choices[0] % 3 == 0:
+                del pool[choices[1] % len(pool)]
+        out = pool[-1].float()
+        grads = ampkit.grad(out, given, ampkit.ones_like(out), allow_unused=True)
+        return [*[one.detach() for one in pool[3:]], *[one for one in grads if one is not None]]
+
+    def _made(self, what: int, x: Any, y: Any, choice: int) -> Any:
+        axis, cut = choice % 2, 1 + choice % 15
+        if what == 0:
+            first, second = x.chunk(2, axis)
+            return ops.cat([-second, first], axis)
+        if what == 1:
+            return ops.cat([x.narrow(axis, 0, cut), y.narrow(axis, cut, x.shape[axis] - cut).sin()], axis)
+        if what == 2:
+            return x.transpose(0, 1).exp().clamp(0, 4).transpose(0, 1)
+        if what == 3:
+            return ops.stack(list((x * 0.5).reshape(12, 2, 40).unbind(1)), 1).reshape(24, 40)
+        if what == 4:
+            return ops.cat([part * scale for part, scale in zip(x.split([8, 5, 11]), (0.5, 2.0, 1.0), strict=True)])
+        if what == 5:
+            return x.to([ampkit.float32, ampkit.bfloat16, ampkit.float16][choice % 3])
+        if what == 6:
+            return x * y[3 : 3 + 1] + x[:, 2:3]
+        return x * y if what == 7 else ops.tanh(x) + y
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_programs_with_views_have_the_bits_of_eager_ones(seed, device):
+    same(Views(seed), [tensors(1, dtype)[0] for dtype in (ampkit.bfloat16, ampkit.float32, ampkit.float16)])
+
+
 def test_nan_of_an_array_that_is_joined_to_results_keep_their_bits(device):
     values = np.array([np.nan, -np.nan, 1.0, 2.0] * 16, np.float32).reshape(2, 32)
     values.view(np.uint32)[0, 0] |= 0x1234567
