@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from weakref import ref
 
@@ -36,12 +36,14 @@ from .waiting import (
     Launch,
     Names,
     Value,
-    bytes_of,
+    also,
     distinct,
     distinct_arrays,
+    is_cheap,
     is_value,
     layout_of,
     overlap,
+    reach,
     same_array,
     summary,
     waiting_of,
@@ -49,7 +51,6 @@ from .waiting import (
 
 MAX_STEPS = 32  # of a chain
 MAX_ARRAYS = 14  # that a chain reads and stores: their elements lie in registers
-MAX_AGAIN = 8  # launches that are computed anew for a result that was not stored
 
 
 class CudaChains(Chains):
@@ -226,29 +227,9 @@ class CudaChains(Chains):
     def conflicts(self, written: list[Array]) -> Iterator[Value]:
         # Waiting values that read memory that is about to be written, or that are stored there.
         for value in self._alive() if written else ():
-            near = [value, *[one for step in self.reach([value], True) for one in step.operands if is_value(one)]]
+            near = [value, *[one for step in reach([value], True) for one in step.operands if is_value(one)]]
             if overlap([one.array for one in near], written):
                 yield value
-
-    def reach(self, wanted: Iterable[Value], across: bool = False, known: Collection[Value] = ()) -> list[Launch]:
-        """The launches that compute `wanted` from memory and from what waits with other shapes; across: from memory.
-
-        known: what will be in memory by then.
-        """
-        found: dict[int, Launch] = {}
-        open_ = [value.launch for value in wanted if value.launch is not None]
-        while open_:
-            launch = open_.pop()
-            if launch.number in found:
-                continue
-            found[launch.number] = launch
-            for one in launch.operands:
-                source = one.whole if across and is_value(one) and one.whole is not None else one
-                if not is_value(source) or source.launch is None or source in known:
-                    continue
-                if across or source.launch.key == launch.key:
-                    open_.append(source.launch)
-        return [found[number] for number in sorted(found)]
 
     def compute(self, wanted: list[Value]) -> None:
         while waiting := [value for value in wanted if value.launch is not None]:
@@ -265,7 +246,7 @@ class CudaChains(Chains):
             wanted = [value for value in wanted if value.launch is not None]
             if not wanted:
                 return
-            steps = self.reach(wanted)
+            steps = reach(wanted)
             inside = {step.number for step in steps}
             read = distinct([one for step in steps for one in step.operands if is_value(one)])
             needed = [one.whole or one for one in read]
@@ -277,8 +258,8 @@ class CudaChains(Chains):
             given = distinct_arrays([one for one in read if one.launch is None])
             together = [*wanted, *self.beside(steps, given)]
             for chosen in (together, wanted):
-                steps = self.reach(chosen)
-                stored = [*chosen, *self.also(steps, chosen)]
+                steps = reach(chosen)
+                stored = [*chosen, *also(steps, chosen)]
                 fits = len(steps) <= MAX_STEPS and len(given) + len(stored) <= MAX_ARRAYS
                 if fits or len(together) == len(wanted):
                     break
@@ -298,30 +279,6 @@ class CudaChains(Chains):
         stored = distinct(stored)
         self.emit(steps, given, stored, lambda: self._kernel(steps, given, stored))
 
-    def also(self, steps: list[Launch], wanted: list[Value]) -> Iterator[Value]:
-        """Which other results of `steps` are stored at the same time: those that are held and not cheap to compute."""
-        stored = set(wanted)
-        for step in steps:
-            for value in step.values:
-                if value is None or value.launch is None or value in stored or not value.is_held():
-                    continue
-                if not self.is_cheap(value, stored):
-                    stored.add(value)
-                    yield value
-
-    def is_cheap(self, value: Value, stored: Collection[Value] = ()) -> bool:
-        """Whether a waiting value may be computed anew by who reads it: from few arrays, which others hold, too.
-
-        stored: what will be in memory by then.
-        """
-        again = self.reach([value], True, stored)
-        operands = [one for each in again for one in each.operands if is_value(one)]
-        read = distinct_arrays([one for one in operands if waiting_of(one) is None or waiting_of(one) in stored])
-        cost = sum(bytes_of(one.array) for one in read)
-        costs = min([each.costs() for each in again])
-        cheap = len(again) <= MAX_AGAIN and cost <= costs * value.array.nbytes
-        return cheap and all(one.is_held() for one in read)
-
     def beside(self, steps: list[Launch], given: list[Value]) -> list[Value]:
         """Later results that are held and not cheap to compute, from what `steps` compute and the arrays `given` alone.
 
@@ -332,13 +289,13 @@ class CudaChains(Chains):
         for value in self._alive():
             if value.launch.key != key or value.launch.number <= last:
                 continue
-            again = self.reach([value])
+            again = reach([value])
             read = [one for each in again for one in each.operands if is_value(one)]
             inside = computed | {each.number for each in again}
             near = any(each.number in computed for each in again)
             early = [one for one in read if one.launch is None or one.launch.number not in inside]
             known = all(waiting_of(one) is None and layout_of(one.array) in there for one in early)
-            if near and known and not self.is_cheap(value):
+            if near and known and not is_cheap(value):
                 found.append(value)
         return found
 

@@ -19,7 +19,7 @@ from .elementwise import LaunchPlan
 from .parameters import arguments
 from .reduction import BLOCK, ColumnCall, run_columns
 from .row_chains import Rows, inputs_of
-from .waiting import Launch, Names, Value, bytes_of, distinct, distinct_arrays, is_value, waiting_of
+from .waiting import Launch, Names, Value, bytes_of, distinct, distinct_arrays, is_value, reach, waiting_of
 
 MAX_STEPS, MAX_ARRAYS = 24, 13
 COSTS = 3.0  # bytes that a prologue reads, at most, over those of its result, which would be written and read once
@@ -69,7 +69,7 @@ def _with_prologue(chains: Any, launch: ColumnLaunch, x: Value, wanted: Value) -
     if x.is_held() or x.launch.plan.order is not None:
         return False
     while True:
-        steps: list[Launch] = chains.reach([x])
+        steps: list[Launch] = reach([x])
         inside = {step.number for step in steps}
         read = [one for step in steps for one in step.operands if is_value(one)]
         apart = [one for one in map(waiting_of, read) if one is not None and one.launch.number not in inside]

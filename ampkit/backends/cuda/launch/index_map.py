@@ -37,14 +37,11 @@ class IndexMap(NamedTuple):
 
     def then(self, view: IndexMap) -> IndexMap:
         """For the array of which this one is a view."""
-        start = [
-            first + sum(map(int.__mul__, row, self.start)) for first, row in zip(view.start, view.steps, strict=True)
-        ]
-        steps = [
-            tuple([sum(c * mine[k] for c, mine in zip(row, self.steps, strict=True)) for k in range(self.rank)])
-            for row in view.steps
-        ]
-        return self._replace(start=tuple(start), steps=tuple(steps))
+        rows = zip(view.start, view.steps, strict=True)
+        start = tuple([first + sum(map(int.__mul__, row, self.start)) for first, row in rows])
+        axes = list(zip(*self.steps, strict=True)) or [()] * self.rank
+        steps = tuple([tuple([sum(map(int.__mul__, row, axis)) for axis in axes]) for row in view.steps])
+        return self._replace(start=start, steps=steps)
 
     def of_piece(self, axis: int, first: int, length: int, shape: Sequence[int]) -> IndexMap | None:
         """For the part of a concatenation that begins at `first` of this axis; None if it is never read.
@@ -67,9 +64,8 @@ class IndexMap(NamedTuple):
 
     def strides(self, strides: Sequence[int]) -> tuple[int, ...]:
         """Along the axes of the chain."""
-        return tuple(
-            [sum(row[k] * step for row, step in zip(self.steps, strides, strict=True)) for k in range(self.rank)]
-        )
+        axes = list(zip(*self.steps, strict=True)) or [()] * self.rank
+        return tuple([sum(map(int.__mul__, axis, strides)) for axis in axes])
 
 
 def identity(shape: Sequence[int]) -> IndexMap:

@@ -19,7 +19,7 @@ from .chain_source import Output, Select, Step, source
 from .elementwise import BLOCK, PER_THREAD, LaunchPlan
 from .index_map import Bound, IndexMap, identity, of_view
 from .parameters import arguments
-from .waiting import Launch, Names, Value, distinct, is_value, layout_of, view_of, waiting_of
+from .waiting import Launch, Names, Value, also, distinct, is_cheap, is_value, layout_of, view_of, waiting_of
 
 MAX_STEPS, MAX_ARRAYS = 32, 14  # as of chains.py; steps that are computed at two places count twice
 MAX_PIECES = 4  # each element of a concatenation computes all of them
@@ -59,7 +59,10 @@ def added(chains: Any, arrays: Sequence[Array], axis: int, join: Callable[..., N
 
 
 class Placed(NamedTuple):
-    """A launch of a chain, at the elements that a map says. reads: per operand what it is: see Search."""
+    """A launch of a chain, at the elements that a map says.
+
+    reads: per operand a number, a key of Search.read, or a value and a map; None for a piece that is never read.
+    """
 
     launch: Launch
     map: IndexMap
@@ -69,18 +72,16 @@ class Placed(NamedTuple):
 class Search:
     """What computes `wanted`, of one shape. placed: launches, by number and map. apart: what is computed before.
 
-    read: arrays, by the map of their elements. raw: values of 16 bits that pass from memory to a result, whose NaN keep
-    the bits that a rounding would not.
+    read: arrays, each with the map of the elements that are read, by both. order, whole: of the chain.
     """
 
-    def __init__(self, chains: Any, wanted: list[Value]):
-        self.chains, self.plan = chains, wanted[0].launch.plan
+    def __init__(self, wanted: list[Value]):
+        self.plan = wanted[0].launch.plan
         self.order = wanted[0].launch.order
         self.placed: dict[tuple[int, IndexMap], Placed] = {}
         self.read: dict[Any, tuple[Array, IndexMap]] = {}
         self.apart: list[Value] = []
         self.whole = identity(self.plan.shape)
-        self.open = len(wanted)
         for one in wanted:
             self._place(one.launch, self.whole)
 
@@ -135,7 +136,7 @@ class Search:
         mine, theirs = self.order[1], launch.order[1]
         if mine is not None and (theirs is None or abs(at.steps[theirs][mine]) != 1):
             return False  # neighbours are none there
-        return not value.is_held() or self.chains.is_cheap(value)
+        return not value.is_held() or is_cheap(value)
 
 
 def compute(chains: Any, wanted: list[Value]) -> bool:
@@ -143,8 +144,8 @@ def compute(chains: Any, wanted: list[Value]) -> bool:
     if type(wanted[0].launch) is not Launch and not isinstance(wanted[0].launch, CatLaunch):
         return False
     while True:
-        found = Search(chains, wanted)
-        if not found.is_mapped or len(found.placed) > MAX_STEPS:
+        found = Search(wanted)
+        if not found.is_mapped or not 1 < len(found.placed) <= MAX_STEPS:
             return False
         if not found.apart:
             break
@@ -153,7 +154,7 @@ def compute(chains: Any, wanted: list[Value]) -> bool:
         if not wanted:
             return True
     steps = [one.launch for one in found.steps if one.map == found.whole]
-    stored = [*wanted, *chains.also(steps, wanted)]
+    stored = [*wanted, *also(steps, wanted)]
     if len(found.read) + len(stored) > MAX_ARRAYS or any(_is_raw(found, one.launch, found.whole) for one in stored):
         return False
     given = [Value(one.array) for one in _readings(found)[0]]

@@ -27,11 +27,13 @@ from .waiting import (
     Launch,
     Names,
     Value,
+    also,
     distinct,
     distinct_arrays,
     is_value,
     layout_of,
     layout_record,
+    reach,
     waiting_of,
 )
 
@@ -94,7 +96,7 @@ def added(chains: Any, term: str, x: Array, count: int, cols: int, dtype: DType,
 
 def compute(chains: Any, wanted: list[Value]) -> bool:
     """Compute some of `wanted`, or what they need, by a chain of rows. -> whether there was one."""
-    anchor = _anchor(chains, wanted[0])
+    anchor = _anchor(wanted[0])
     if anchor is None:
         return False
     wanted = [one for one in wanted if _is_in(one.launch, anchor)]
@@ -121,16 +123,16 @@ def compute(chains: Any, wanted: list[Value]) -> bool:
         return True
     read = [one for step in steps for one in step.operands if is_value(one)]
     given = distinct_arrays([one for one in read if waiting_of(one) is None])
-    stored = distinct([*wanted, *chains.also(steps, wanted)])
+    stored = distinct([*wanted, *also(steps, wanted)])
     if len(given) + len(stored) > MAX_ARRAYS:
         return False
     chains.emit(steps, given, stored, lambda: anchor.kernel(steps, stored))
     return True
 
 
-def _anchor(chains: Any, value: Value) -> RowLaunch | None:
+def _anchor(value: Value) -> RowLaunch | None:
     """The last reduction, or norm, that a value needs and shares its rows with."""
-    for launch in reversed(chains.reach([value], True)):
+    for launch in reversed(reach([value], True)):
         if isinstance(launch, RowLaunch) and _is_in(value.launch, launch):
             return launch
     return None

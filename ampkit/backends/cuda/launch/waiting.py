@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from math import prod
 from typing import Any
 from weakref import ref
@@ -18,6 +18,7 @@ from . import elementwise
 from .chain_source import Step
 from .elementwise import AXES, LaunchPlan
 
+MAX_AGAIN = 8  # launches that are computed anew for a result that was not stored
 _LAYOUT = [  # of ChainLayout, but for the strides
     *[(name, np.uint32) for name in ("count", "vector", "axes", "zero")],
     ("size", np.uint32, AXES),
@@ -222,6 +223,53 @@ def waiting_of(one: Any) -> Value | None:
     """The value that an operand is, or is a view of, if it waits."""
     found: list[Value] = [one, one.whole] if is_value(one) else []
     return next((each for each in found if each is not None and each.launch is not None), None)
+
+
+def reach(wanted: Iterable[Value], across: bool = False, known: Collection[Value] = ()) -> list[Launch]:
+    """The launches that compute `wanted` from memory and from what waits with other shapes; across: from memory.
+
+    known: what will be in memory by then.
+    """
+    found: dict[int, Launch] = {}
+    open_ = [value.launch for value in wanted if value.launch is not None]
+    while open_:
+        launch = open_.pop()
+        if launch.number in found:
+            continue
+        found[launch.number] = launch
+        for one in launch.operands:
+            source = one.whole if across and is_value(one) and one.whole is not None else one
+            if not is_value(source) or source.launch is None or source in known:
+                continue
+            if across or source.launch.key == launch.key:
+                open_.append(source.launch)
+    return [found[number] for number in sorted(found)]
+
+
+def also(steps: list[Launch], wanted: list[Value]) -> Iterator[Value]:
+    """Which other results of `steps` are stored at the same time: those that are held and not cheap to compute."""
+    stored = set(wanted)
+    for step in steps:
+        for value in step.values:
+            if value is None or value.launch is None or value in stored or not value.is_held():
+                continue
+            if not is_cheap(value, stored):
+                stored.add(value)
+                yield value
+
+
+def is_cheap(value: Value, stored: Collection[Value] = ()) -> bool:
+    """Whether a waiting value may be computed anew by who reads it: from few arrays, which others hold, too.
+
+    stored: what will be in memory by then.
+    """
+    again = reach([value], True, stored)
+    operands = [one for each in again for one in each.operands if is_value(one)]
+    read = distinct_arrays([one for one in operands if waiting_of(one) is None or waiting_of(one) in stored])
+    cost = sum(bytes_of(one.array) for one in read)
+    costs = min([each.costs() for each in again])
+    cheap = len(again) <= MAX_AGAIN and cost <= costs * value.array.nbytes
+    return cheap and all(one.is_held() for one in read)
 
 
 class Names:
