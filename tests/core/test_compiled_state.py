@@ -369,7 +369,7 @@ def test_a_step_that_changes_at_every_call_runs_eagerly_and_keeps_few_kinds():
 @pytest.mark.filterwarnings("ignore:compile. runs eagerly")
 def test_the_report_says_how_many_kinds_are_recorded_and_why_others_run_eagerly():
     x = ampkit.ones(3, device="cuda")
-    compiled = ampkit.compile(lambda x: (x * 2.0).sum(), warmup=1)
+    compiled = ampkit.compile(lambda x: x * 2.0, warmup=1)
     compiled(x)
     assert str(compiled.report()) == "kinds of calls: no call is recorded yet"
     for _ in range(2):
