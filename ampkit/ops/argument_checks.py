@@ -62,7 +62,7 @@ def checked(function: Any) -> Any:
 
 def _enter(where: str, args: Any, kwargs: Any) -> Any:
     # Make the device of the tensors current; DeviceError if there are several.
-    arrays = [t.array for t in tensors_in((args, kwargs))]
+    arrays = [t._array for t in tensors_in((args, kwargs))]
     return backends.gpus.enter(where, arrays[:1] if where in _OF_SEVERAL_DEVICES else arrays)
 
 
