@@ -62,7 +62,8 @@ def test_forward_mode_is_the_transpose_of_reverse_mode(case):
     outs, tangents = func.jvp(call, primals, directions)
     assert [t.shape for t in tangents] == [o.shape for o in outs]
     assert [t.dtype for t in tangents] == [o.dtype for o in outs]
-    seeds = tuple(numbers(*out.shape, seed=7 + i) for i, out in enumerate(outs))
+    assert [t.device for t in tangents] == [o.device for o in outs]
+    seeds = tuple(numbers(*out.shape, seed=7 + i).to(out.device) for i, out in enumerate(outs))
     _, back = func.vjp(call, *primals)
     forward, reverse = product(seeds, tangents), product(back(seeds), directions)
     assert abs(forward - reverse) <= 1e-8 * max(1.0, abs(forward))
@@ -84,7 +85,8 @@ def test_a_rule_gives_the_tangent_along_each_input_alone(case):
 
         outs, tangents = func.jvp(along, (primals[i],), (direction,))
         assert [t.shape for t in tangents] == [o.shape for o in outs]
-        seeds = tuple(numbers(*out.shape, seed=7 + j) for j, out in enumerate(outs))
+        assert [t.device for t in tangents] == [o.device for o in outs]
+        seeds = tuple(numbers(*out.shape, seed=7 + j).to(out.device) for j, out in enumerate(outs))
         forward = product(seeds, tangents)
         reverse = product(func.vjp(along, primals[i])[1](seeds), (direction,))
         assert abs(forward - reverse) <= 1e-8 * max(1.0, abs(forward))

@@ -14,7 +14,7 @@ RULES: dict[str, Any] = {
     "sum mean cumsum cat stack flip roll repeat repeat_interleave tril triu": itself,
     "index_select gather scatter_add index_add fold unfold": itself,
     "basic_getitem advanced_getitem put_into_zeros": itself,
-    "avg_pool2d avg_pool3d": itself,
+    "avg_pool2d avg_pool3d to_device": itself,
     "embedding": layers.embedding,
     "scatter": layers.scatter,
     # factorizations
