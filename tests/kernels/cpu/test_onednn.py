@@ -183,6 +183,37 @@ def test_products_of_bfloat16_as_it_is_stored_are_those_of_float64_within_tolera
     check_precision(case, bfloat16)
 
 
+# Images, kernels, stride, padding: oneDNN 3.2 computed these wrongly with AMX.
+MISREAD = [
+    ((4, 80, 8, 8), (160, 80, 2, 2), 2, 0),
+    ((4, 48, 8, 8), (64, 48, 4, 4), 4, 0),
+    ((1, 24, 13, 12), (48, 24, 4, 4), 4, 0),
+    ((2, 3, 64, 64), (16, 3, 32, 32), 32, 0),
+    ((4, 100, 6, 3), (80, 100, 3, 3), (4, 4), 1),
+    ((4, 80, 9, 3), (160, 80, 2, 2), 4, 1),
+    ((1, 32, 21, 5, 7), (9, 32, 1, 2, 4), (4, 1, 1), 0),
+    ((3, 8, 18, 13, 33), (16, 8, 3, 1, 3), (5, 6, 6), 0),
+]
+
+
+@pytest.mark.parametrize(("images", "kernels", "stride", "padding"), MISREAD, ids=str)
+def test_strided_convolutions_of_bfloat16_and_their_gradients_are_those_of_float64(
+    images, kernels, stride, padding, bfloat16_units
+):
+    draw = np.random.default_rng(0)
+    x, w = (Tensor(draw.standard_normal(shape).astype(bfloat16)) for shape in (images, kernels))
+    apply = ops.conv2d if len(images) == 4 else ops.conv3d
+    found = []
+    for of in (lambda tensor: tensor, lambda tensor: tensor.double()):
+        pair = [of(tensor).detach().requires_grad_() for tensor in (x, w)]
+        y = apply(*pair, stride=stride, padding=padding)
+        seed = Tensor(np.random.default_rng(1).standard_normal(y.shape).astype(bfloat16))
+        found.append([y.detach(), *grad([y], pair, [of(seed)])])
+    for low, high in zip(*found, strict=True):
+        truth = high.numpy()
+        np.testing.assert_allclose(low.double().numpy(), truth, rtol=0, atol=0.01 * np.abs(truth).max())
+
+
 @pytest.mark.parametrize("case", [*ATTENTION, *MASKED], ids=repr)
 def test_attention_whose_weights_are_rounded_to_bfloat16_is_that_of_float64_to_their_precision(case, bfloat16_units):
     check_rounded_weights(case, bfloat16)

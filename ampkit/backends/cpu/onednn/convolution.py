@@ -169,7 +169,8 @@ def convolve(images: HostArray, kernels: HostArray, bias: HostArray | None, c: C
         found = im2col.conv_output(to_channels_last(images, c.dtype), in_format(kernels, c.dtype), row, c, version)
         if found is not None:
             return found
-    ready = _packed_call(_output_call, c, bias is not None)
+    wrong = c.dtype != float32 and _is_misread(c)
+    ready = None if wrong else _packed_call(_output_call, c, bias is not None)
     if ready is None:
         return convolve(images, kernels, bias, _in_float32(c), version)
     packed, out = ready.pack(kernels, c.dtype, version), empty_channels_last(c.output, c.written)
@@ -189,7 +190,8 @@ def input_gradient(dy: HostArray, kernels: HostArray, c: Conv, version: Any) -> 
             return found
     # A strided depthwise convolution is ten times slower with AMX, which has no matrix to multiply there.
     slow = c.dtype != float32 and _is_depthwise(c) and max(c.geometry.stride) > 1
-    ready = None if slow else _packed_call(_input_gradient_call, c)
+    wrong = c.dtype != float32 and _is_volume_with_gaps(c.geometry)
+    ready = None if slow or wrong else _packed_call(_input_gradient_call, c)
     if ready is None:
         return input_gradient(dy, kernels, _in_float32(c), version)
     packed, out = ready.pack(kernels, c.dtype, version), empty_channels_last(c.images, c.written)
@@ -212,9 +214,8 @@ def weight_gradient(images: HostArray, dy: HostArray, c: Conv, buffer: HostArray
             return found
     if _needs_strips(c):
         return _weight_gradient_in_strips(images, dy, c, buffer)
-    ready = (
-        None if c.dtype != float32 and _is_longer_than_images(c.geometry) else _packed_call(_weight_gradient_call, c)
-    )
+    wrong = c.dtype != float32 and (_is_longer_than_images(c.geometry) or _steps_over_padding(c.geometry))
+    ready = None if wrong else _packed_call(_weight_gradient_call, c)
     if ready is None:
         return weight_gradient(images, dy, _in_float32(c), buffer)
     packed, out = empty((ready.nbytes,), uint8), empty(c.kernels, float32) if buffer is None else buffer
@@ -229,6 +230,26 @@ _MAX_COLUMNS = 3  # columns of depthwise kernels with a fast implementation; wid
 def _is_longer_than_images(w: ConvGeometry) -> bool:
     # Then oneDNN's 16-bit weight gradients are wrong, in several strides and dimensions, or not written at all.
     return any(d * (k - 1) >= n for d, k, n in zip(w.dilation, w.kernel, w.input_size, strict=True))
+
+
+# What oneDNN 3.2 computes wrongly with AMX, found by comparing random convolutions with those in float64.
+
+
+def _is_misread(c: Conv) -> bool:
+    # Outputs, where columns have a stride and a row of a kernel has a multiple of 32 elements, but a pixel has not.
+    channels, columns = c.kernels[1], c.kernels[-1]
+    row_of_32 = channels % 32 != 0 and channels * columns % 32 == 0
+    return _is_volume_with_gaps(c.geometry) or (c.geometry.stride[-1] > 1 and row_of_32)
+
+
+def _is_volume_with_gaps(w: ConvGeometry) -> bool:
+    # Outputs and input gradients then read and write beyond the volumes.
+    return len(w.stride) == 3 and not w.reads_all
+
+
+def _steps_over_padding(w: ConvGeometry) -> bool:
+    # Weight gradients then read columns beyond the images, where these have few.
+    return max(w.stride) > 2 and any(any(sides) for sides in w.padding)
 
 
 def _is_depthwise(c: Conv) -> bool:
