@@ -74,6 +74,15 @@ def test_linear_is_the_reference(dtype, activation, result):
         assert near(found.numpy(), wanted.numpy())
 
 
+# Channels, kernel, stride: oneDNN 3.2 computed these wrongly with AMX.
+@pytest.mark.parametrize(("channels", "kernel"), [(96, (2, 2)), (112, (2, 4)), (48, (1, 4)), (160, (5, 2))], ids=str)
+def test_sums_of_strided_convolutions_are_exact(channels, kernel):
+    x, (w, _, _) = codes(np.uint8, 2, channels, 10, 12), weights(24, channels, *kernel)
+    found = conv2d_int8(x, w, ones(24), stride=kernel).numpy()
+    wanted = ops.conv2d(Tensor(x.numpy().astype(float)), Tensor(w.numpy().astype(float)), stride=kernel).numpy()
+    assert np.array_equal(found, wanted.astype(np.float32))
+
+
 CONVOLUTIONS = [
     {"padding": 1},
     {"stride": 2, "padding": 3, "dilation": 2},

@@ -5,7 +5,7 @@ Where oneDNN has no fast implementation in a 16-bit dtype, operands are cast to 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -169,7 +169,7 @@ def convolve(images: HostArray, kernels: HostArray, bias: HostArray | None, c: C
         found = im2col.conv_output(to_channels_last(images, c.dtype), in_format(kernels, c.dtype), row, c, version)
         if found is not None:
             return found
-    wrong = c.dtype != float32 and _is_misread(c)
+    wrong = c.dtype != float32 and (is_misread(c.kernels, c.geometry, 32) or _is_volume_with_gaps(c.geometry))
     ready = None if wrong else _packed_call(_output_call, c, bias is not None)
     if ready is None:
         return convolve(images, kernels, bias, _in_float32(c), version)
@@ -235,11 +235,13 @@ def _is_longer_than_images(w: ConvGeometry) -> bool:
 # What oneDNN 3.2 computes wrongly with AMX, found by comparing random convolutions with those in float64.
 
 
-def _is_misread(c: Conv) -> bool:
-    # Outputs, where columns have a stride and a row of a kernel has a multiple of 32 elements, but a pixel has not.
-    channels, columns = c.kernels[1], c.kernels[-1]
-    row_of_32 = channels % 32 != 0 and channels * columns % 32 == 0
-    return _is_volume_with_gaps(c.geometry) or (c.geometry.stride[-1] > 1 and row_of_32)
+def is_misread(kernels: Sequence[int], geometry: ConvGeometry, block: int) -> bool:
+    """Whether outputs are wrong: columns have a stride, and a row of a kernel has a multiple of `block`, but no pixel.
+
+    kernels: [O, C / groups, ..., KW]; block: of 64 bytes, in elements.
+    """
+    channels, columns = kernels[1], kernels[-1]
+    return geometry.stride[-1] > 1 and channels % block != 0 and channels * columns % block == 0
 
 
 def _is_volume_with_gaps(w: ConvGeometry) -> bool:

@@ -19,6 +19,7 @@ from ampkit.base.conv_geometry import ConvGeometry
 from ampkit.base.dtypes import DType, float32, int8, uint8
 
 from ..channels_last import channels_last_layout, onednn_geometry
+from .convolution import is_misread
 from .library import INVALID, UNIMPLEMENTED, OneDNNError, create, library
 from .primitive import (
     BIAS,
@@ -38,6 +39,7 @@ from .primitive import (
 _ZERO_POINTS = 8192  # added to the number of an argument: its zero points
 _ELTWISE = {"relu": 0x20, "gelu_tanh": 0x2B, "gelu": 0x31}
 _KINDS = {int8: 5, uint8: 6}
+_WITH_AMX = "brgconv:avx512_core_amx"
 
 
 class Requantize(NamedTuple):
@@ -104,13 +106,13 @@ class Prepared(NamedTuple):
 
 def _prepared(
     kind: str, head: list[Any], codes: Layout, weight: HostArray, bias: Layout | None, to: Layout, tail: list[Any],
-    how: Requantize, mask: int,
+    how: Requantize, mask: int, avoid: str = "",
 ) -> Prepared:  # fmt: skip
     chosen = Layout(weight.shape, int8, None)
     attributes = _attributes(how, mask, to.dtype if how.residual_scale is not None else None)
     handles = [codes.handle, chosen.handle, bias and bias.handle, to.handle]
     uses = [(SRC, codes), (WEIGHTS, None), (DST, to), *([(BIAS, bias)] if bias else [])]
-    call = Call(kind, [*head, *handles, *tail, attributes], uses, constants=_constants(how))
+    call = Call(kind, [*head, *handles, *tail, attributes], uses, avoid=avoid, constants=_constants(how))
     packed = empty((call.layouts[1].nbytes,), uint8)
     packing_reorder(Layout.of(weight), call.layouts[1])(weight, packed)
     return Prepared(call, packed, how.bias)
@@ -133,7 +135,8 @@ def prepare_convolution(
     bias = None if how.bias is None else Layout.dense((o,), float32)
     head, tail = [INFERENCE, DIRECT_CONVOLUTION], list(onednn_geometry(geometry))
     codes, mask = channels_last_layout(shape, dtype), 1 if groups == 1 else 3
-    return _built(lambda: _prepared("convolution_forward", head, codes, grouped, bias, to, tail, how, mask))
+    avoid = _WITH_AMX if is_misread(weight.shape, geometry, 64) else ""
+    return _built(lambda: _prepared("convolution_forward", head, codes, grouped, bias, to, tail, how, mask, avoid))
 
 
 def _built(build: Callable[[], Prepared]) -> Prepared | None:
