@@ -41,7 +41,7 @@ class ModelStage(Module):
 
     Each rank has equally many of them, to one, in their order. The first has all that stands before the layers by the
     names of parameters, the last what stands behind. Parameters of other stages stay in the model without rows, as
-    those that `fully_shard` shares out: so states, norms, averages and the verdict of a GradScaler are the whole
+    those that `fully_shard` shares out: so states, norms, averages and `found_inf` of a GradScaler are the whole
     model's. A weight that the first and the last stage both use is the first one's: the last gets its values before a
     step, and returns their gradient. Make the optimizer afterwards. replicas: the group of the ranks that have the same
     stage and other data; gradients are averaged over them when all have been added up, in messages of bucket_bytes.

@@ -32,7 +32,7 @@ class PipelineStage:
     not moved. group: one rank per stage, in their order; all ranks by default. It may be a DistributedDataParallel over
     other ranks, or be shared out by `fully_shard`: then gradients are reduced in the last backward of a step.
     input_args, output_args: PyTorch's, unused, since each message says its dtypes and shapes. From now on clipping by
-    norm and a GradScaler's verdict are those of all stages.
+    norm and a GradScaler's `found_inf` are those of all stages.
     Raises ArgumentError where the group has other ranks than stages, StateError for a part without parameters that
     require grad.
     """

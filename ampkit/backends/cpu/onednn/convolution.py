@@ -232,7 +232,7 @@ def _is_longer_than_images(w: ConvGeometry) -> bool:
     return any(d * (k - 1) >= n for d, k, n in zip(w.dilation, w.kernel, w.input_size, strict=True))
 
 
-# What oneDNN 3.2 computes wrongly with AMX, found by comparing random convolutions with those in float64.
+# What oneDNN 3.2 computes wrongly with AMX, found by `python -m tests.fuzz.convolutions`.
 
 
 def is_misread(kernels: Sequence[int], geometry: ConvGeometry, block: int) -> bool:
