@@ -254,6 +254,15 @@ def test_a_script_that_asks_for_a_gpu_runs_without_one():
     assert not ampkit.amp.is_autocast_available("cuda")
     with pytest.raises(DeviceError, match="is_autocast_available: needs device_type 'cpu' or 'cuda', got 'no device'"):
         ampkit.amp.is_autocast_available("no device")
+
+
+@pytest.mark.no_gpu
+def test_whether_there_is_a_gpu_is_found_out_once(monkeypatch):
+    """Libraries ask at every step, and the search for the driver starts other programs."""
+    assert ampkit.cuda.is_available() is False
+    monkeypatch.setattr("subprocess.Popen", None)
+    assert ampkit.cuda.is_available() is False
+    assert ampkit.cuda.device_count() == 0
     ampkit.cuda.empty_cache()
     before = ampkit.get_rng_state()
     ampkit.cuda.manual_seed_all(3)

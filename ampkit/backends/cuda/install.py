@@ -6,6 +6,7 @@ import ctypes
 import ctypes.util
 import json
 import platform
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from urllib.parse import unquote, urlparse
@@ -13,6 +14,7 @@ from urllib.parse import unquote, urlparse
 EXTRAS = (12, 13)  # the versions of CUDA that pyproject.toml has an extra for
 
 
+@cache  # the search starts compilers and linkers, and libraries ask at every step whether there is a GPU
 def driver() -> str | None:
     """The newest CUDA version that the installed driver knows, as `12.8`, or None without a driver."""
     library = ctypes.util.find_library("nvcuda" if platform.system() == "Windows" else "cuda")
