@@ -29,6 +29,7 @@ ROWS = {
     "Python alone": ("print(1)", b"1"),
     "import numpy": ("import numpy; print(1)", b"1"),
     "import ampkit": ("import ampkit; print(1)", b"1"),
+    "import torch, which means ampkit": ("import ampkit.as_torch as a; a.install(); import torch; print(1)", b"1"),
     "`ampkit train`: anything on the terminal": (COMMAND, b"loading"),
     "`ampkit train`: building the model": (COMMAND, b"building"),
 }
