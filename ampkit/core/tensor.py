@@ -76,7 +76,7 @@ class Tensor(TensorBase, TensorMethods):
         return made
 
     def __init__(self, array: Array = (), requires_grad: bool = False, *more: int):
-        if type(self).__new__ is not Tensor.__new__ and hasattr(self, "array"):
+        if type(self).__new__ is not Tensor.__new__ and hasattr(self, "_version_counter"):
             return  # what the `__new__` of a subclass made
         counter: list[int] | None = None
         if type(array) is not np.ndarray or array.dtype not in KNOWN:

@@ -199,3 +199,19 @@ def test_arguments_are_those_of_the_layer_but_the_one_that_is_found():
     made = nn.LazyConv1d(4, 3, 2, bias=False)
     made(ampkit.ones(1, 2, 9))
     assert (made.in_channels, made.out_channels, made.stride, made.bias) == (2, 4, (2,), None)
+
+
+class Tagged(nn.UninitializedParameter):
+    def __new__(cls, tag, **options):
+        return object.__new__(cls)
+
+    def __init__(self, tag, **options):
+        super().__init__(**options)
+        self.tag = tag
+
+
+def test_a_class_of_uninitialized_parameters_may_have_a_new_of_its_own():
+    made = Tagged("a", dtype=ampkit.float64)
+    assert (made.tag, made.dtype, made.requires_grad) == ("a", ampkit.float64, True)
+    made.materialize((2, 3))
+    assert made.shape == (2, 3)
