@@ -17,6 +17,8 @@ TABLES = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backw
 # By registration number: (function, whether it takes kwargs, whether it is called after an error too).
 Hooks = dict[int, tuple[Callable[..., Any], bool, bool]]
 everywhere: dict[str, Hooks] = {}  # the hooks of all modules, by table; empty without any, as each call asks
+# Functions of (module, name, value) that run where a module gets one: by its table, then by registration number.
+registration: dict[str, dict[int, Callable[..., Any]]] = {"_parameters": {}, "_buffers": {}, "_modules": {}}
 _Gradients = tuple[Any, ...]
 
 
@@ -37,6 +39,20 @@ def register(
     if module is not None:
         module._has_own_hooks = True
     return add_hook(hooks, (hook, with_kwargs, always), prepend)
+
+
+def register_of_members(table: str, hook: Callable[..., Any]) -> Handle:
+    """Add a hook that runs where a module gets a member of that table. Raises DTypeError if it is not callable."""
+    need_callable(hook)
+    return add_hook(registration[table], hook)
+
+
+def registered(module: Any, table: str, name: str, value: Any) -> Any:
+    """`value` as the hooks leave it, before it becomes the member `name` of `module`."""
+    for hook in list(registration[table].values()):
+        made = hook(module, name, value)
+        value = value if made is None else made
+    return value
 
 
 def has_hooks(module: Any) -> bool:

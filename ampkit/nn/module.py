@@ -73,7 +73,7 @@ class Module(ModuleHooks):
         for other in (self.__dict__, self._parameters, self._buffers, self._modules):
             if other is not table:
                 other.pop(name, None)
-        table[name] = value
+        self._set_member(table, name, value)
 
     def _table_for(self, name: str, value: Any) -> dict[str, Any] | None:
         tables: dict[str, dict[str, Any]]
@@ -147,6 +147,12 @@ class Module(ModuleHooks):
             raise DTypeError(where, f"a {kind.__name__} or None as {name!r}", f"a {type(value).__name__}")
         if name not in table and hasattr(self, name):
             raise ArgumentError(where, "a name that is free", repr(name))
+        self._set_member(table, name, value)
+
+    def _set_member(self, table: dict[str, Any], name: str, value: Any) -> None:
+        for kind, registering in hooks.registration.items():
+            if registering and table is self.__dict__[kind] and value is not None:
+                value = hooks.registered(self, kind, name, value)
         table[name] = value
 
     # recursive changes

@@ -163,6 +163,36 @@ def test_a_hook_of_all_modules_sees_those_that_would_run_fused():
     assert seen == [nn.BatchNorm2d, nn.ReLU, nn.Sequential]
 
 
+def test_hooks_see_each_parameter_buffer_and_module_that_any_module_gets_and_may_replace_it():
+    of_all, seen = nn.modules.module, []
+    other = nn.ReLU()
+
+    def note(module, name, value):
+        seen.append((type(module).__name__, name))
+        return other if name == "act" else None
+
+    handles = [
+        of_all.register_module_parameter_registration_hook(note),
+        of_all.register_module_buffer_registration_hook(note),
+        of_all.register_module_module_registration_hook(note),
+    ]
+    outer = nn.Module()
+    outer.norm = nn.BatchNorm1d(2, affine=False)
+    outer.act = nn.Tanh()
+    outer.register_parameter("none", None)
+    outer.scale = nn.Parameter(ampkit.ones(2))
+    outer.norm.running_mean = ampkit.ones(2)
+    buffers = [("BatchNorm1d", name) for name in ("running_mean", "running_var", "num_batches_tracked")]
+    assert seen == [*buffers, *[("Module", name) for name in ("norm", "act", "scale")], buffers[0]]
+    assert outer.act is other
+    for handle in handles:
+        handle.remove()
+    outer.last = nn.Linear(2, 2)
+    assert len(seen) == 7
+    with pytest.raises(DTypeError, match="hook: needs a callable"):
+        of_all.register_module_buffer_registration_hook(None)
+
+
 def test_a_hook_that_is_always_called_runs_after_an_error_with_no_output():
     seen, layer = [], nn.Linear(2, 2)
     layer.register_forward_hook(lambda module, args, out: seen.append(out), always_call=True)

@@ -11,8 +11,10 @@ from .. import hooks
 from ..module import Module
 
 __all__ = [
-    "Module", "register_module_backward_hook", "register_module_forward_hook", "register_module_forward_pre_hook",
-    "register_module_full_backward_hook", "register_module_full_backward_pre_hook",
+    "Module", "register_module_backward_hook", "register_module_buffer_registration_hook",
+    "register_module_forward_hook", "register_module_forward_pre_hook", "register_module_full_backward_hook",
+    "register_module_full_backward_pre_hook", "register_module_module_registration_hook",
+    "register_module_parameter_registration_hook",
 ]  # fmt: skip
 
 
@@ -39,3 +41,18 @@ def register_module_full_backward_hook(hook: Callable[..., Any]) -> Handle:
 
 
 register_module_backward_hook = register_module_full_backward_hook  # see Module.register_backward_hook
+
+
+def register_module_parameter_registration_hook(hook: Callable[..., Any]) -> Handle:
+    """Call `hook(module, name, parameter)` where any module gets a Parameter; a result other than None replaces it."""
+    return hooks.register_of_members("_parameters", hook)
+
+
+def register_module_buffer_registration_hook(hook: Callable[..., Any]) -> Handle:
+    """Call `hook(module, name, buffer)` where any module gets a buffer; a result other than None replaces it."""
+    return hooks.register_of_members("_buffers", hook)
+
+
+def register_module_module_registration_hook(hook: Callable[..., Any]) -> Handle:
+    """Call `hook(module, name, submodule)` where any module gets a module; a result other than None replaces it."""
+    return hooks.register_of_members("_modules", hook)

@@ -213,7 +213,7 @@ def _fractional_max(
 ) -> Any:
     where = f"fractional_max_pool{axes}d"
     check_images(where, input, axes)
-    kernel = int_tuple(where, "kernel_size", kernel_size, 1, axes)
+    kernel = _per_axis(where, "kernel_size", kernel_size, 1, axes)
     size, lead = tuple(input.shape[-axes:]), tuple(input.shape[:-axes])
     out = _output_size(where, size, output_size, ratio)
     if any(o + k - 1 > n for n, o, k in zip(size, out, kernel, strict=True)) or not lead[-1]:
@@ -222,6 +222,8 @@ def _fractional_max(
     shape = (*(lead if len(lead) == 2 else (1, *lead)), axes)
     if samples is None:
         samples = rand(*shape, dtype=accumulator(input.array.dtype), device=input.device)
+    elif isinstance(samples, Tensor) and samples.ndim == 3 and samples.shape[0] > shape[0]:
+        samples = samples[: shape[0]]
     if not isinstance(samples, Tensor) or samples.shape != shape:
         got = f"{tuple(samples.shape)}" if isinstance(samples, Tensor) else type(samples).__name__
         raise ShapeError(where, f"_random_samples of shape {shape}", got)
@@ -232,9 +234,15 @@ def _fractional_max(
     return (values, indices) if return_indices else values
 
 
+def _per_axis(where: str, name: str, value: Any, low: int, axes: int) -> tuple[int, ...]:
+    if isinstance(value, (tuple, list)) and len(value) != axes:
+        raise ArgumentError(where, f"{name} as an integer or {axes} of them", repr(value))
+    return int_tuple(where, name, value, low, axes)
+
+
 def _output_size(where: str, size: tuple[int, ...], output_size: Any, ratio: Any) -> tuple[int, ...]:
     if output_size is not None:
-        return int_tuple(where, "output_size", output_size, 0, len(size))
+        return _per_axis(where, "output_size", output_size, 0, len(size))
     ratios = tuple(ratio) if isinstance(ratio, (tuple, list)) else (ratio,) * len(size)
     if len(ratios) != len(size) or not all(isinstance(r, (int, float)) and 0 < r < 1 for r in ratios):
         needs = f"output_size, or output_ratio as {len(size)} numbers between 0 and 1"
@@ -277,7 +285,7 @@ def fractional_max_pool2d(
     input [N, C, H, W] or [C, H, W] -> [N, C, *output_size] in the input's dtype, exact; NaN if a window contains one;
     with return_indices also the flat indices of these values in H * W, int64. kernel_size: of the windows, which may
     overlap; output_size, or output_ratio, the share of each axis: a number or one per axis. _random_samples [N, C, 2]
-    in [0, 1): the draws, of each sample and channel. Raises ShapeError for another rank and windows that do not fit,
+    in [0, 1): the draws, of each sample and channel; rows beyond N are not read. Raises ShapeError for another rank and windows that do not fit,
     ArgumentError for another output_size or output_ratio.
     Graham 2014, arXiv:1412.6071.
     """

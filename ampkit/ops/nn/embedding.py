@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.base.errors import ArgumentError, DTypeError, RangeError, ShapeError, check_choice
+from ampkit.base.errors import DTypeError, RangeError, ShapeError, UndefinedError, check_choice
 from ampkit.core.autograd.traced_array import apply, plain
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.casts import to_accumulator
@@ -124,7 +124,7 @@ def embedding_bag(
     rows of a sum -> [B, D], in the dtype of weight. Indices equal to `padding_idx` are left out. Summed in float32
     (float64 for float64), in a fixed order. The gradient of a maximum goes to the first row that has it.
     Raises ShapeError, DTypeError for indices or offsets that are not integers, RangeError for those out of range,
-    ArgumentError for another mode, and for per_sample_weights without "sum".
+    ArgumentError for another mode, UndefinedError for per_sample_weights without "sum".
     """
     where = "embedding_bag"
     check_choice(where, "mode", mode, "sum", "mean", "max")
@@ -142,7 +142,7 @@ def _check_bag_weights(input: Tensor, weight: Tensor, scale: Tensor | None, mode
     if scale is None:
         return
     if mode != "sum":
-        raise ArgumentError(where, "mode 'sum' with per_sample_weights", repr(mode))
+        raise UndefinedError(where, "mode 'sum' with per_sample_weights", repr(mode))
     if scale.shape != input.shape:
         needs = f"per_sample_weights of the input's shape {tuple(input.shape)}"
         raise ShapeError(where, needs, f"{tuple(scale.shape)}")

@@ -61,6 +61,14 @@ def test_gradients_go_to_the_largest_elements(axes):
     assert gradgradcheck(lambda x: pool(x * x), x)
 
 
+@pytest.mark.parametrize("axes", [2, 3])
+def test_draws_for_more_samples_than_there_are_serve_the_first_ones(axes):
+    x = ampkit.tensor(RNG.normal(size=(2, *(6,) * axes)))
+    draws = ampkit.tensor(RNG.random((3, 2, axes)))
+    found = POOLS[axes](x, 2, 3, _random_samples=draws)
+    assert found.tolist() == POOLS[axes](x, 2, 3, _random_samples=draws[:1]).tolist()
+
+
 def test_the_draws_come_from_the_default_stream_and_reach_both_ends():
     x = ampkit.tensor(np.arange(100.0).reshape(1, 1, 10, 10))
     layer = nn.FractionalMaxPool2d(2, output_ratio=0.7)
@@ -91,6 +99,8 @@ def test_nan_infinity_and_empty_batches():
     (lambda x: ops.fractional_max_pool3d(x, 2, 2), None, None),
     (lambda x: ops.fractional_max_pool2d(x[0, 0], 2, 2), ShapeError, r"input \[N, C, H, W\]"),
     (lambda x: ops.fractional_max_pool2d(x, 2, 2, _random_samples=x), ShapeError, r"of shape \(2, 3, 2\)"),
+    (lambda x: ops.fractional_max_pool2d(x, (2,), 2), ArgumentError, r"kernel_size as an integer or 2 of them, got \(2,\)"),
+    (lambda x: ops.fractional_max_pool2d(x, 2, (2,)), ArgumentError, r"output_size as an integer or 2 of them"),
     (lambda x: nn.FractionalMaxPool2d(2, 3, 0.5), ArgumentError, "one of output_size and output_ratio, got both"),
     (lambda x: nn.FractionalMaxPool3d(2), ArgumentError, "got neither"),
 ])  # fmt: skip
