@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from ..base import dtypes, html
 from ..base.byte_sizes import bytes_in_words
-from ..base.errors import ArgumentError, DTypeError, StateError, switch
+from ..base.errors import ArgumentError, DTypeError, StateError, UndefinedError, switch
 from ..core.arguments import checked_constructor
 from ..core.capture.recorder import recorders
 from ..core.module_path import following, new_call
@@ -57,7 +57,7 @@ class Module(ModuleHooks):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the output; subclasses define it."""
-        raise StateError(type(self).__name__, "a method `forward`", "a class without one")
+        raise UndefinedError(type(self).__name__, "a method `forward`", "a class without one")
 
     # attributes
 
@@ -142,11 +142,12 @@ class Module(ModuleHooks):
         if "_modules" not in self.__dict__:
             raise _uninitialized(where)
         if not isinstance(name, str) or not name or "." in name:
-            raise ArgumentError(where, "a name without a dot", repr(name))
+            kind = DTypeError if not isinstance(name, str) else MemberError
+            raise kind(where, "a name without a dot", repr(name))
         if value is not None and not isinstance(value, kind):
             raise DTypeError(where, f"a {kind.__name__} or None as {name!r}", f"a {type(value).__name__}")
         if name not in table and hasattr(self, name):
-            raise ArgumentError(where, "a name that is free", repr(name))
+            raise MemberError(where, "a name that is free", repr(name))
         self._set_member(table, name, value)
 
     def _set_member(self, table: dict[str, Any], name: str, value: Any) -> None:
@@ -327,6 +328,12 @@ class Module(ModuleHooks):
 
 
 check_methods(Module, but=["state_dict"])
+
+
+class MemberError(ArgumentError, KeyError):
+    """A name that a module cannot register or does not have; a KeyError too, which the methods of Mapping catch."""
+
+    __str__ = Exception.__str__
 
 
 def _uninitialized(where: str) -> StateError:

@@ -140,3 +140,42 @@ def test_an_entry_without_a_module_is_named_where_it_is_called():
     layers.register_module("1", None)
     with pytest.raises(StateError, match="Sequential: needs a module in each entry, got None in '1'"):
         layers(ampkit.ones(2))
+
+
+def test_a_sequential_takes_modules_before_any_position_and_no_further():
+    layers = Sequential(Add("a"), Add("b"))
+    assert layers.insert(-1, Add("c")).insert(3, Add("d"))("") == "acbd"
+    with pytest.raises(RangeError, match="an index from -4 to 4, got -5"):
+        layers.insert(-5, Add("e"))
+
+
+def test_lists_of_parameters_and_modules_grow_by_any_sequence_in_place():
+    grown, layers = ParameterList([Parameter(np.ones(1))]), ModuleList([Identity()])
+    same = grown
+    grown += [Parameter(np.zeros(1))]
+    layers += (Add("a"),)
+    assert same is grown
+    assert [p.item() for p in grown] == [1, 0]
+    assert [type(each) for each in layers] == [Identity, Add]
+    with pytest.raises(TypeError):
+        grown += 1
+
+
+def test_dicts_take_pairs_and_a_plain_dict_of_parameters_gets_the_order_of_its_names():
+    assert list(ModuleDict([("b", Identity()), ("a", Identity())])) == ["b", "a"]
+    plain = {"b": Parameter(np.ones(1)), "a": Parameter(np.ones(1))}
+    assert list(nn.ParameterDict(plain)) == ["a", "b"]
+    assert list(nn.ParameterDict(OrderedDict(plain))) == list(nn.ParameterDict([*plain.items()])) == ["b", "a"]
+
+
+def test_a_name_that_cannot_be_registered_is_a_key_error_and_a_missing_forward_is_not_implemented():
+    outer = Module()
+    outer.taken = 1
+    for register in (outer.add_module, outer.register_module, outer.register_buffer, outer.register_parameter):
+        for name in ("taken", "a.b", ""):
+            with pytest.raises(KeyError, match="registering: needs a name"):
+                register(name, None)
+        with pytest.raises(TypeError, match="registering: needs a name"):
+            register(1, None)
+    with pytest.raises(NotImplementedError, match="ModuleList: needs a method `forward`"):
+        ModuleList()(1)

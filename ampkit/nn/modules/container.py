@@ -13,7 +13,7 @@ from ampkit.core.tensor import Tensor
 from ampkit.ops.argument_checks import check_methods
 
 from ..factory import is_size
-from ..module import Module
+from ..module import MemberError, Module
 from .fused import chain
 
 __all__ = ["ModuleDict", "ModuleList", "ParameterDict", "ParameterList", "Sequential"]
@@ -68,7 +68,7 @@ class _Listed(_Container):
             self.append(value)
         return self
 
-    def insert(self, index: int, value: Any) -> None:
+    def insert(self, index: int, value: Any) -> Any:
         """Insert an entry before position `index`."""
         entries = list(self)
         entries.insert(index, self._checked(value))
@@ -126,6 +126,13 @@ class Sequential(_Listed):
                 raise StateError("Sequential", "a module in each entry", f"None in {empty[0]!r}") from None
             raise
 
+    def insert(self, index: int, value: Module) -> Self:
+        """Insert a module before position `index`, from -len to len; returns self. Raises RangeError for another."""
+        if not is_whole(index) or not -len(self) <= index <= len(self):
+            raise RangeError("Sequential.insert", f"an index from {-len(self)} to {len(self)}", shown(index))
+        super().insert(index, value)
+        return self
+
     def _of(self, entries: dict[str, Any]) -> Any:
         return type(self)(entries)
 
@@ -163,6 +170,9 @@ class ModuleList(_Listed):
     def __add__(self, other: Iterable[Module]) -> ModuleList:
         return ModuleList([*self, *other]) if holds_items(other) else NotImplemented
 
+    def __iadd__(self, other: Iterable[Module]) -> Self:
+        return self.extend(other) if holds_items(other) else NotImplemented
+
 
 class ParameterList(_Listed):
     """A list of Parameters, or of ParameterLists for some, registered as "0", "1", ...; it has no forward.
@@ -188,6 +198,9 @@ class ParameterList(_Listed):
         entry = Parameter(value, value.is_floating_point()) if type(value) is Tensor else value
         return entry if isinstance(entry, Module) else super()._checked(entry)
 
+    def __iadd__(self, other: Iterable[Tensor | Module]) -> Self:
+        return self.extend(other) if holds_items(other) else NotImplemented
+
 
 class _Named(_Container, Generic[_Entry]):
     # The methods of a dict. Not a subclass of Mapping, which Sequential would take for a mapping of modules.
@@ -199,7 +212,7 @@ class _Named(_Container, Generic[_Entry]):
 
     def __getitem__(self, key: str) -> _Entry:
         if key not in self:
-            raise _UnknownError(type(self).__name__, f"one of {', '.join(self._entries) or 'no names'}", shown(key))
+            raise MemberError(type(self).__name__, f"one of {', '.join(self._entries) or 'no names'}", shown(key))
         return self._entries[key]
 
     def __delitem__(self, key: str) -> None:
@@ -220,7 +233,7 @@ class _Named(_Container, Generic[_Entry]):
 class ModuleDict(_Named[Module]):
     """Modules by name; it has no forward."""
 
-    def __init__(self, modules: Mapping[str, Module] | None = None):
+    def __init__(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]] | None = None):
         super().__init__()
         if modules is not None:  # a subclass's own `update` may need what its constructor sets after this
             self.update(modules)
@@ -245,7 +258,7 @@ class ParameterDict(_Named[Parameter]):
 
     def __init__(self, parameters: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]] | None = None):
         super().__init__()
-        self.update({} if parameters is None else _named("ParameterDict", parameters))
+        self.update(() if parameters is None else parameters)
 
     def __setitem__(self, key: str, parameter: Tensor) -> None:
         entry = Parameter(parameter) if type(parameter) is Tensor else parameter
@@ -254,8 +267,14 @@ class ParameterDict(_Named[Parameter]):
         self.register_parameter(key, entry)
 
     def update(self, parameters: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]] = (), /, **named: Tensor) -> None:
-        """Add Parameters, or replace those of the same name."""
-        for name, parameter in {**_named("ParameterDict", parameters), **named}.items():
+        """Add Parameters, or replace those of the same name; new ones of a plain dict are added in the order of names.
+
+        That is PyTorch's order, in which the states of optimizers are saved.
+        """
+        given = _named("ParameterDict", parameters)
+        if type(parameters) is dict:
+            given = dict(sorted(given.items()))
+        for name, parameter in {**given, **named}.items():
             self[name] = parameter
 
     def copy(self) -> ParameterDict:
@@ -273,8 +292,3 @@ def _named(where: str, items: Any) -> dict[str, Any]:
     if any(not isinstance(pair, (tuple, list)) or len(pair) != 2 for pair in found):
         raise DTypeError(where, "a mapping, or (name, item) pairs", shown(items))
     return dict(found)
-
-
-class _UnknownError(ArgumentError, KeyError):
-    # A KeyError too, which the methods of Mapping catch.
-    __str__ = Exception.__str__
