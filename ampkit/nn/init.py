@@ -8,6 +8,7 @@ for integers and bools, to which a draw would be cut.
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -175,7 +176,10 @@ def kaiming_uniform_(
     """U(-b, b) with b = gain sqrt(3 / fan). He et al. 2015, arXiv:1502.01852, eq. 10 and 15.
 
     a: the negative slope, for leaky_relu. mode: "fan_in" keeps the variance of the forward, "fan_out" of the backward.
+    A tensor without elements stays as it is, with a warning, as in PyTorch.
     """
+    if _is_empty("kaiming_uniform_", tensor):
+        return tensor
     bound = calculate_gain(nonlinearity, a) * math.sqrt(3 / _fan("kaiming_uniform_", tensor, mode))
     return uniform_(tensor, -bound, bound, generator)
 
@@ -188,6 +192,8 @@ def kaiming_normal_(
     generator: random.Stream | None = None,
 ) -> Tensor:
     """N(0, std^2) with std = gain / sqrt(fan), as kaiming_uniform_. He et al. 2015, arXiv:1502.01852, eq. 10 and 15."""
+    if _is_empty("kaiming_normal_", tensor):
+        return tensor
     std = calculate_gain(nonlinearity, a) / math.sqrt(_fan("kaiming_normal_", tensor, mode))
     return normal_(tensor, 0.0, std, generator)
 
@@ -207,6 +213,13 @@ def orthogonal_(tensor: Tensor, gain: float = 1, generator: random.Stream | None
     q, r = np.linalg.qr(flat)
     q = q * np.sign(np.diagonal(r))
     return _fill(tensor, gain * (q if rows >= columns else q.T).reshape(tensor.shape))
+
+
+def _is_empty(where: str, tensor: Tensor) -> bool:
+    if 0 not in tensor.shape:
+        return False
+    warnings.warn(f"{where}: nothing to initialize in a tensor of shape {tuple(tensor.shape)}", stacklevel=3)
+    return True
 
 
 def fan_in(tensor: Tensor) -> int:

@@ -31,6 +31,7 @@ class Module(ModuleHooks):
     """
 
     training: bool
+    _version = 1  # of what `state_dict` holds of the module itself; saved in its `_metadata`
     _stays_in_eval = False  # see nn.utils.freeze
     _wraps_model = False  # whether paths begin at the module in it, as in a DistributedDataParallel
     _runs_fused = False  # whether it computes the activation after it and the sum with a residual: see nn.quantization
@@ -257,7 +258,8 @@ class Module(ModuleHooks):
         """Every Parameter and persistent buffer by its dotted name; the tensors share the module's memory.
 
         keep_vars=True returns the Parameters themselves, else detached tensors. The result of a submodule's
-        `get_extra_state` is stored as `_extra_state` after its tensors.
+        `get_extra_state` is stored as `_extra_state` after its tensors. The dict's `_metadata` has the version of each
+        module by its path, as in PyTorch.
         """
         result: Any = OrderedDict() if destination is None else destination
         where = f"{type(self).__name__}.state_dict"
@@ -266,12 +268,17 @@ class Module(ModuleHooks):
         if type(prefix) is not str:
             raise DTypeError(where, "prefix as text", f"a {type(prefix).__name__}")
         keep_vars = switch(where, "keep_vars", keep_vars)
+        if destination is None:
+            result._metadata = OrderedDict()
+        local_metadata = {"version": self._version}
+        if hasattr(result, "_metadata"):
+            result._metadata[prefix[:-1]] = local_metadata
         self.run_state_hooks("save_pre", prefix, keep_vars)
         self._save_to_state_dict(result, prefix, keep_vars)
         for name, child in self._modules.items():
             if child is not None:
                 child.state_dict(destination=result, prefix=f"{prefix}{name}.", keep_vars=keep_vars)
-        replaced = self.run_state_hooks("save", result, prefix, {})
+        replaced = self.run_state_hooks("save", result, prefix, local_metadata)
         return result if replaced is None else replaced
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
@@ -283,8 +290,9 @@ class Module(ModuleHooks):
         self, state_dict: Any, prefix: str, local_metadata: Any, strict: bool, missing_keys: Any, unexpected_keys: Any,
         error_msgs: Any,
     ) -> None:  # fmt: skip
-        # Called before the values of this module are read from `state_dict`, which an override may change.
-        pass
+        # Called before the values of this module are read from `state_dict`, which an override may change. An override
+        # that does not call this one has loaded itself what the module holds.
+        state.leave_to_load(state_dict, prefix)
 
     def get_extra_state(self) -> Any:
         """Further state for `state_dict`; a subclass that has some defines this and `set_extra_state`."""

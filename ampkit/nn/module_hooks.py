@@ -68,7 +68,7 @@ class ModuleHooks(ModuleTree):
     def register_state_dict_post_hook(self, hook: Callable[..., Any]) -> Handle:
         """Call `hook(module, state_dict, prefix, local_metadata)` after `state_dict` saved this module and those below.
 
-        It may change state_dict; local_metadata is empty.
+        It may change state_dict, and local_metadata, what its `_metadata` has of this module: {"version": ...}.
         """
         return self._add_state_hook("save", lambda *given: _nothing(hook(*given)), hook)
 

@@ -67,6 +67,20 @@ def _defines(part: Module, method: str) -> bool:
     return getattr(type(part), method) is not getattr(Module, method)
 
 
+class _Given(dict[str, Any]):
+    # The state that is loaded. left: the prefixes of the modules whose entries `load` is to read.
+
+    def __init__(self, state: Mapping[str, Any]):
+        super().__init__(state)
+        self.left: set[str] = set()
+
+
+def leave_to_load(state: Any, prefix: str) -> None:
+    """Let `load` read the entries of the module with that prefix."""
+    if isinstance(state, _Given):
+        state.left.add(prefix)
+
+
 def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -> Keys:
     """Copy the values of `state` into `module`; see Module.load_state_dict."""
     where = f"{type(module).__name__}.load_state_dict"
@@ -75,7 +89,13 @@ def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -
     if strange := [name for name in state if not isinstance(name, str)]:
         raise DTypeError(where, "strings as names", repr(strange[0]))
     own, keys, errors = dict(named(module)), Keys([], []), list[str]()
-    state = entries = _prepared(module, _renamed(module, state), strict, keys, errors)
+    metadata = getattr(state, "_metadata", None) or {}
+    state = entries = _prepared(module, _renamed(module, state), metadata, strict, keys, errors)
+    for lead in [lead for lead, _ in _parts(module, "") if lead not in entries.left]:
+        own = {name: tensor for name, tensor in own.items() if name.rpartition(".")[0] != lead[:-1]}
+        below = tuple(f"{lead}{name}." for name in module.get_submodule(lead[:-1])._modules)
+        for name in [name for name in entries if name.startswith(lead) and not name.startswith(below)]:
+            del entries[name]
     scalings = {name: entries.pop(name + delayed.SUFFIX) for name in own if name + delayed.SUFFIX in state}
     extra = {lead + EXTRA: part for lead, part in _parts(module, "") if _defines(part, "set_extra_state")}
     present = {id(tensor) for name, tensor in own.items() if name in state}
@@ -121,18 +141,18 @@ def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -
     return found
 
 
-def _prepared(module: Module, state: Any, strict: bool, keys: Keys, errors: list[str]) -> Any:
+def _prepared(module: Module, state: _Given, metadata: Any, strict: bool, keys: Keys, errors: list[str]) -> _Given:
     """The state after the hooks and overrides that run before the values of each module are read."""
     for lead, part in _parts(module, ""):
-        given: Any = (state, lead, {}, strict, *keys, errors)
+        given: Any = (state, lead, metadata.get(lead[:-1], {}), strict, *keys, errors)
         part.run_state_hooks("load_pre", *given)
         part._load_from_state_dict(*given)
     return state
 
 
-def _renamed(module: Module, state: Mapping[str, Any]) -> Mapping[str, Any]:
+def _renamed(module: Module, entries: Mapping[str, Any]) -> _Given:
     # Rename keys that an older version of a submodule wrote: see ParametrizationList.legacy_names.
-    state = dict(state)
+    state = _Given(entries)
     for path, part in module.named_modules(remove_duplicate=False):
         for name, before in getattr(part, "legacy_names", {}).items():
             older = path.replace("parametrizations.", "") + before

@@ -184,13 +184,18 @@ _CALLS: dict[Any, Callable[[Any], _Call | None]] = {
     frozenset: lambda v: _Call("builtins.frozenset", (list(v),)),
     deque: lambda v: _Call("collections.deque", (_need_shallow(v, "deque"), v.maxlen)),
     Counter: lambda v: _Call("collections.Counter", (dict(v),)),
-    OrderedDict: lambda v: _Call("collections.OrderedDict", (), v.items()),
+    OrderedDict: lambda v: _Call("collections.OrderedDict", (), v.items(), _metadata(v)),
     defaultdict: lambda v: _default_dict(v),
     Namespace: lambda v: _Call("argparse.Namespace", (), (), vars(v)),
     PurePath: lambda v: _Call(f"pathlib.{type(v).__name__}", v.parts),
 }
 _NUMBERS = "biufc"  # kinds of NumPy's dtypes
 _FACTORIES = {kind: _Name(f"builtins.{kind.__name__}") for kind in (int, float, bool, str, list, tuple, dict, set)}
+
+
+def _metadata(values: Any) -> dict[str, Any] | None:
+    # What PyTorch keeps of a state_dict beside its entries.
+    return {"_metadata": values._metadata} if hasattr(values, "_metadata") else None
 
 
 def _numpy_dtype(dtype: np.dtype[Any]) -> _Call | None:

@@ -60,3 +60,14 @@ print([part.tolist() for part in torch.split_with_sizes(torch.arange(6).view(2, 
         "range: needs a step from start towards end, got 0, 1 and step 0",
         "[[[0], [3]], [[1, 2], [4, 5]]]",
     ]
+
+
+def test_initializers_by_their_older_names_warn(run_aliased):
+    code = """
+import torch, warnings
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    print(torch.nn.init.constant(torch.empty(2), 3.0).tolist(), [(w.category.__name__, str(w.message)) for w in seen])
+"""
+    said = "torch.nn.init.constant: deprecated, its name is constant_"
+    assert run_aliased(code) == [f"[3.0, 3.0] {[('FutureWarning', said)]}"]

@@ -175,7 +175,7 @@ def test_a_name_that_cannot_be_registered_is_a_key_error_and_a_missing_forward_i
         for name in ("taken", "a.b", ""):
             with pytest.raises(KeyError, match="registering: needs a name"):
                 register(name, None)
-        with pytest.raises(TypeError, match="registering: needs a name"):
+        with pytest.raises(TypeError, match="needs .*name"):
             register(1, None)
     with pytest.raises(NotImplementedError, match="ModuleList: needs a method `forward`"):
         ModuleList()(1)

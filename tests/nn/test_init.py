@@ -106,6 +106,12 @@ def test_gains_are_pytorchs():
         init.calculate_gain("gelu")
 
 
+@pytest.mark.parametrize("fill", [init.kaiming_uniform_, init.kaiming_normal_])
+def test_a_tensor_without_elements_stays_with_a_warning(fill):
+    with pytest.warns(UserWarning, match=r"nothing to initialize in a tensor of shape \(0, 3\)"):
+        assert fill(blank(0, 3)).shape == (0, 3)
+
+
 def test_what_cannot_be_initialized_is_refused():
     with pytest.raises(ShapeError, match="two axes or more"):
         init.kaiming_uniform_(blank(3))

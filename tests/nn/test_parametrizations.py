@@ -360,6 +360,9 @@ def test_within_cached_a_weight_is_computed_once():
     (lambda m: parametrize.register_parametrization(m, "weight", nn.Flatten(0)), ShapeError, r"the shape \(2, 3\)"),
     (lambda m: parametrize.register_parametrization(m, "weight", Halved()), ShapeError, r"the shape \(2, 3\)"),
     (lambda m: parametrize.register_parametrization(m, "weight", len), DTypeError, "parametrization as a Module"),
+    (lambda m: parametrize.register_parametrization(m, "weight", By(tuple)), ArgumentError, "that returns a Tensor"),
+    (lambda m: parametrize.register_parametrization(m, "weight", By(ops.isnan)), ArgumentError, "that keeps float32"),
+    (lambda m: parametrize.transfer_parametrizations_and_params(m, m), ArgumentError, "a tensor with parametrizations"),
     (lambda m: setattr(parametrizations.weight_norm(m), "weight", ops.ones(3)), ShapeError, "needs originals"),
 ])  # fmt: skip
 def test_what_does_not_fit_is_refused_in_one_line_and_changes_nothing(call, error, match):
@@ -368,6 +371,33 @@ def test_what_does_not_fit_is_refused_in_one_line_and_changes_nothing(call, erro
     with pytest.raises(error, match=match):
         call(layer)
     assert_close(layer(ops.ones(1, 3)), np.array(before, np.float32))
+
+
+class By(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.forward = function
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_parametrizations_go_to_another_module_with_the_values_of_their_originals(several):
+    source, target, without = nn.Linear(3, 2), nn.Linear(3, 2), nn.Identity()
+    kind = type(source)
+    if several:
+        parametrizations.weight_norm(source)
+    else:
+        parametrize.register_parametrization(source, "weight", By(lambda w: w * 2))
+        parametrize.register_parametrization(source, "bias", By(lambda b: b + 1))
+    assert parametrize.type_before_parametrizations(source) is kind
+    assert parametrize.transfer_parametrizations_and_params(source, target) is target
+    parametrize.transfer_parametrizations_and_params(source, without, "weight")
+    for module in (target, without):
+        assert_close(module.weight, values(source.weight))
+        assert module.parametrizations.weight[0] is source.parametrizations.weight[0]
+    assert len(target.parametrizations) == len(source.parametrizations)
+    trained = {id(p) for p in source.parameters()}
+    assert not trained & {id(p) for p in target.parameters()}
+    assert [p.requires_grad for p in without.parameters()] == [True, True] if several else [True]
 
 
 # orthogonal: columns, or rows, that are orthonormal

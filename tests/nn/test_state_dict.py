@@ -220,6 +220,57 @@ def test_overrides_of_pytorch_s_own_methods_for_saving_and_loading_are_called():
     assert model[0].count == 5
 
 
+class Doubled(Module):
+    """Saves twice its value under a name of its own, and loads it without the base class."""
+
+    def __init__(self, value=1.0):
+        super().__init__()
+        self.value, self.below = Parameter(tensor([value])), Linear(1, 1)
+
+    def _save_to_state_dict(self, destination, prefix, keep_vars):
+        destination[f"{prefix}twice"] = self.value.detach() * 2
+
+    def _load_from_state_dict(self, state_dict, prefix, *rest):
+        self.value.data = state_dict[f"{prefix}twice"] / 2
+
+
+def test_an_override_that_does_not_call_the_base_loads_what_the_module_itself_holds():
+    state = Sequential(Doubled(3.0)).state_dict()
+    assert list(state) == ["0.twice", "0.below.weight", "0.below.bias"]
+    model = Sequential(Doubled())
+    assert model.load_state_dict(state) == ([], [])
+    assert model[0].value.item() == 3
+    assert (model[0].below.weight == state["0.below.weight"]).all()
+    with pytest.raises(StateError, match="1 missing, 1 unexpected"):
+        model.load_state_dict({"0.twice": tensor([1.0]), "0.below.weight": state["0.below.weight"], "1.twice": 1})
+
+
+def test_the_version_of_each_module_is_beside_the_entries_and_reaches_hooks_and_files(tmp_path):
+    model, seen = Sequential(Linear(1, 2), BatchNorm1d(2)), []
+    wanted = {"": {"version": 1}, "0": {"version": 1}, "1": {"version": 2}}
+    state = model.state_dict()
+    assert dict(state._metadata) == wanted
+    ampkit.save(state, tmp_path / "w.pt")
+    assert dict(ampkit.load(tmp_path / "w.pt")._metadata) == wanted
+    model[1].register_load_state_dict_pre_hook(lambda module, state, prefix, metadata, *rest: seen.append(metadata))
+    model.load_state_dict(state)
+    model.load_state_dict(dict(state))
+    assert seen == [{"version": 2}, {}]
+
+
+def test_states_of_batch_norms_from_before_they_counted_batches_load():
+    norm = BatchNorm1d(2)
+    norm(ops.ones(3, 2))
+    state = norm.state_dict()
+    del state["num_batches_tracked"]
+    with pytest.raises(StateError, match="missing"):
+        norm.load_state_dict(state)
+    state._metadata[""]["version"] = 1
+    for older in (state, dict(state)):
+        assert norm.load_state_dict(older) == ([], [])
+    assert norm.num_batches_tracked.item() == 1
+
+
 def test_help_for_a_state_that_does_not_fit_works_when_it_is_followed():
     layer = Linear(2, 2)
     whole = {"model": layer.state_dict(), "epoch": 3}

@@ -127,7 +127,9 @@ class GroupNorm(_Norm):
 
 
 class _RunningNorm(_Norm):
-    # Per-channel norms with optional running statistics.
+    # Per-channel norms with optional running statistics. States of version 1, or of none, have no num_batches_tracked.
+
+    _version = 2
 
     def __init__(
         self,
@@ -164,6 +166,11 @@ class _RunningNorm(_Norm):
 
     def _check(self, input: Tensor) -> None:
         raise NotImplementedError
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, *rest: Any) -> None:
+        if self.num_batches_tracked is not None and (local_metadata.get("version") or 1) < 2:
+            state_dict.setdefault(prefix + "num_batches_tracked", self.num_batches_tracked.detach())
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
 
     def extra_repr(self) -> str:
         return (

@@ -19,7 +19,10 @@ from ..computed_attribute import ComputedAttribute, attribute_to_replace, check_
 from ..module import Module
 from ..modules.container import ModuleDict, ModuleList
 
-__all__ = ["ParametrizationList", "cached", "is_parametrized", "register_parametrization", "remove_parametrizations"]
+__all__ = [
+    "ParametrizationList", "cached", "is_parametrized", "register_parametrization", "remove_parametrizations",
+    "transfer_parametrizations_and_params", "type_before_parametrizations",
+]  # fmt: skip
 
 _cache: ScopedVariable[dict[Any, Tensor] | None] = ScopedVariable("ampkit.parametrizations", None)
 
@@ -117,7 +120,7 @@ def register_parametrization(
     The Parameter itself is `module.parametrizations.<tensor_name>.original` from then on; a method `right_inverse` of
     the parametrization gives its first value, or a tuple of them, and makes the attribute assignable. Several are
     applied in order. unsafe=True skips the check that shape and dtype are preserved.
-    Raises ArgumentError for a name that the module does not have, ShapeError or DTypeError for another shape or dtype,
+    Raises ArgumentError for a name that the module does not have and for another dtype, ShapeError for another shape,
     StateError if an optimizer holds a Parameter that several new ones replace.
     """
     where = "register_parametrization"
@@ -176,6 +179,37 @@ def remove_parametrizations(module: Module, tensor_name: str, leave_parametrized
     return module
 
 
+def transfer_parametrizations_and_params(
+    from_module: Module, to_module: Module, tensor_name: str | None = None
+) -> Module:
+    """Give `to_module` the parametrizations of `from_module`, of one tensor or of all, and the values of the originals.
+
+    The parametrizations are shared, the originals copies; a tensor that `to_module` lacks is made. Returns to_module.
+    Raises ArgumentError for a tensor without parametrizations.
+    """
+    where = "transfer_parametrizations_and_params"
+    if not is_parametrized(from_module, tensor_name):
+        raise ArgumentError(where, "the name of a tensor with parametrizations", repr(tensor_name))
+    given: Any = from_module.parametrizations
+    for name in list(given) if tensor_name is None else [tensor_name]:
+        parametrizations = given[name]
+        if not hasattr(to_module, name):
+            with no_grad(), autocast(enabled=False):
+                first = getattr(parametrizations, parametrizations._names()[0])
+                register(to_module, name, _like(getattr(from_module, name), first))
+        for parametrization in parametrizations:
+            register_parametrization(to_module, name, parametrization, unsafe=parametrizations.unsafe)
+        made: Any = to_module.parametrizations
+        for original in parametrizations._names():
+            getattr(made[name], original)._write(getattr(parametrizations, original))
+    return to_module
+
+
+def type_before_parametrizations(module: Module) -> type:
+    """The class of `module`, which parametrizations leave as it is."""
+    return type(module)
+
+
 @contextmanager
 def cached() -> Iterator[None]:
     """Within the block, compute each parametrized tensor once, when it is first read."""
@@ -187,7 +221,7 @@ def cached() -> Iterator[None]:
 def _several(found: Any) -> tuple[Tensor, ...]:
     tensors = (found,) if isinstance(found, Tensor) else found
     if not isinstance(tensors, (tuple, list)) or not all(isinstance(t, Tensor) for t in tensors):
-        raise DTypeError("right_inverse", "a Tensor or a tuple of them returned", f"a {type(found).__name__}")
+        raise ArgumentError("right_inverse", "a Tensor or a tuple of them returned", f"a {type(found).__name__}")
     return tuple(tensors)
 
 
@@ -201,9 +235,9 @@ def _like(tensor: Tensor, original: Tensor) -> Tensor:
 def _check_preserved(before: Tensor, after: Any) -> None:
     where, cure = "register_parametrization", "unsafe=True allows it"
     if not isinstance(after, Tensor):
-        raise DTypeError(where, "a parametrization that returns a Tensor", f"a {type(after).__name__}")
+        raise ArgumentError(where, "a parametrization that returns a Tensor", f"a {type(after).__name__}")
     if after.dtype != before.dtype:
-        raise DTypeError(where, f"a parametrization that keeps {before.dtype.name}", after.dtype.name, cure)
+        raise ArgumentError(where, f"a parametrization that keeps {before.dtype.name}", after.dtype.name, cure)
     if after.shape != before.shape:
         needs = f"a parametrization that keeps the shape {tuple(before.shape)}"
         raise ShapeError(where, needs, f"{tuple(after.shape)}", cure)
