@@ -285,8 +285,8 @@ def fractional_max_pool2d(
     input [N, C, H, W] or [C, H, W] -> [N, C, *output_size] in the input's dtype, exact; NaN if a window contains one;
     with return_indices also the flat indices of these values in H * W, int64. kernel_size: of the windows, which may
     overlap; output_size, or output_ratio, the share of each axis: a number or one per axis. _random_samples [N, C, 2]
-    in [0, 1): the draws, of each sample and channel; rows beyond N are not read. Raises ShapeError for another rank and windows that do not fit,
-    ArgumentError for another output_size or output_ratio.
+    in [0, 1): the draws, of each sample and channel; rows beyond N are not read. Raises ShapeError for another rank and
+    windows that do not fit, ArgumentError for another kernel_size, output_size or output_ratio.
     Graham 2014, arXiv:1412.6071.
     """
     return _fractional_max(2, input, kernel_size, output_size, output_ratio, return_indices, _random_samples)

@@ -7,6 +7,7 @@ table of f(0), f(1), ..., which the host extends by one row per call, since n is
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from operator import index
@@ -59,6 +60,7 @@ class LRScheduler:
     is_factor = True  # whether, beside another schedule, it multiplies the learning rate; else it sets it
     constants: tuple[str, ...] = ()  # the attributes that state_dict holds besides the position
     _combined_by: Any = None  # a weak reference to the ChainedScheduler or SequentialLR that this one is a part of
+    _stepped = False  # whether `step` was called, or a state was loaded
     _told: Any = None  # n, while `get_lr` runs, or what was assigned to last_epoch
     _told_rates: list[float] | None = None  # what was assigned to _last_lr
     choices: Mapping[str, Iterable[str]] = {}  # the allowed values of those that are one of several strings
@@ -192,7 +194,13 @@ class LRScheduler:
         """Advance by one, unless all steps of the optimizer since the last call were skipped; set the hyperparameters.
 
         epoch: go to f(epoch) instead, whether the optimizer has stepped or not; later calls count from there.
+        Warns, once, where the optimizer has not been called yet: its first step would take f(1), and none f(0).
         """
+        if not self._stepped:
+            self._stepped = True
+            if epoch is None and not self.optimizer.calls and not self.optimizer.recorded:
+                said = "needs optimizer.step() before the first scheduler.step(): no step takes the first rate"
+                warnings.warn(f"{type(self).__name__}.step: {said}", stacklevel=2)
         self._told_rates = None
         if epoch is None and self._told is not None:
             epoch = self._told + 1
@@ -278,6 +286,7 @@ class LRScheduler:
             raise DTypeError(f"{type(self).__name__}.load_state_dict", "a dict", shown(state_dict))
         with unchanged_on_error(*self._with_parts()):
             self._load(state_dict)
+        self._stepped = True
 
     def _with_parts(self) -> list[LRScheduler]:
         """This schedule and the schedules that it combines."""
