@@ -20,6 +20,7 @@ from .modules.embedding import *
 from .modules.instance_norm import *
 from .modules.lazy import *
 from .modules.linear import *
+from .modules.linear_cross_entropy import *
 from .modules.loss import *
 from .modules.module import Module as Module
 from .modules.norm import *
