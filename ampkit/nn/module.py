@@ -23,6 +23,9 @@ from .to_device import change, destination, move
 from .uninitialized import Uninitialized
 
 
+_TABLES = ("_parameters", "_buffers", "_modules", "_computed_attributes", *hooks.TABLES)
+
+
 class Module(ModuleHooks):
     """The base of every layer and model.
 
@@ -41,10 +44,13 @@ class Module(ModuleHooks):
         checked_constructor(cls)
 
     def __init__(self) -> None:
-        tables = ("_parameters", "_buffers", "_modules", "_computed_attributes", *hooks.TABLES)
         self.__dict__.update(
-            {name: {} for name in tables}, training=True, _non_persistent_buffers_set=set(), _has_own_hooks=False
+            {name: {} for name in _TABLES}, training=True, _non_persistent_buffers_set=set(), _has_own_hooks=False
         )
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # What subclasses call that change what they load.
+        self.__dict__.update({name: {} for name in _TABLES if name not in self.__dict__}, **state)
 
     # call
 

@@ -54,14 +54,14 @@ def scale_gradients(values: Array, factor: Array, all_finite: Array) -> None:
 def clip_grad_norm_(
     parameters: Tensor | Iterable[Tensor],
     max_norm: float,
-    norm_type: float = 2.0,
+    norm_type: float | str = 2.0,
     error_if_nonfinite: bool = False,
     foreach: bool | None = None,
 ) -> Tensor:
     """Scale the gradients in place so that their total norm is at most max_norm; returns the norm before, 0-d.
 
-    norm_type: the p of the p-norm of all gradients as one vector; inf for the largest magnitude. It is summed in
-    float64 and returned in float32 (float64 with a float64 gradient). If it is not finite, all gradients are set to
+    norm_type: the p of the p-norm of all gradients as one vector; inf or "inf" for the largest magnitude. It is summed
+    in float64 and returned in float32 (float64 with a float64 gradient). If it is not finite, all gradients are set to
     zero, so that no parameter becomes NaN; error_if_nonfinite=True raises NonFiniteError instead, and waits for the
     device. foreach is ignored.
     Raises StateError for gradients that are still scaled, ArgumentError for a negative max_norm or norm_type <= 0.
@@ -86,7 +86,7 @@ def clip_grad_norm_(
 
 def get_total_norm(
     tensors: Tensor | Iterable[Tensor],
-    norm_type: float = 2.0,
+    norm_type: float | str = 2.0,
     error_if_nonfinite: bool = False,
     foreach: bool | None = None,
 ) -> Tensor:
@@ -232,7 +232,7 @@ def _mark_changed(owners: list[Tensor]) -> None:
 
 
 def _need_order(where: str, norm_type: Any) -> float:
-    order = _need_non_negative(where, "norm_type", norm_type)
+    order = _need_non_negative(where, "norm_type", math.inf if norm_type == "inf" else norm_type)
     if order == 0:
         raise ArgumentError(where, "norm_type > 0", "0")
     return order

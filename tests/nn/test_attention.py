@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import ampkit
 from ampkit import nn, tensor
 from ampkit.base.errors import DTypeError, ShapeError
 from ampkit.core import random
@@ -202,3 +203,15 @@ def test_misfit_inputs_and_masks_give_one_clear_line():
         layer(query, key, value, attn_mask=tensor(CAUSAL.T.copy()))
     with pytest.raises(DTypeError, match="needs key_padding_mask of booleans or floats, got int64"):
         layer(query, key, value, key_padding_mask=tensor(PADDING.astype(np.int64)))
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 4), (2, 0, 4)])
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_empty_batches_and_sequences_have_empty_outputs(shape, need_weights):
+    layer, x = nn.MultiheadAttention(4, 2, batch_first=True), ampkit.ones(*shape, requires_grad=True)
+    out, weights = layer(x, ampkit.ones(shape[0], 5, 4), ampkit.ones(shape[0], 5, 4), need_weights=need_weights)
+    assert out.shape == shape
+    assert (weights is None) != need_weights
+    out.sum().backward()
+    assert x.grad.shape == shape
+    assert not layer.in_proj_bias.grad[:4].any()

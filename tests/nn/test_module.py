@@ -335,3 +335,26 @@ def test_a_module_may_have_names_of_its_own_that_are_common():
     module.weight, module._computed = nn.Parameter(ampkit.ones(1)), ampkit.ones(2)
     assert list(module.state_dict()) == ["weight", "linear.weight", "linear.bias"]
     assert module.double().linear.weight.dtype == ampkit.float64
+
+
+class Renamed(Module):
+    """Loads what an earlier version of itself pickled under another name."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.width = Linear(2, 2), 2
+
+    def __setstate__(self, state):
+        super().__setstate__({"width" if name == "size" else name: value for name, value in state.items()})
+
+
+def test_a_subclass_can_change_the_state_that_it_is_made_of():
+    model = Renamed()
+    state = dict(vars(model), size=3)
+    del state["width"], state["_computed_attributes"]
+    made = Renamed.__new__(Renamed)
+    made.__setstate__(state)
+    assert made.width == 3
+    assert made.layer(ampkit.ones(1, 2)).shape == (1, 2)
+    made.register_forward_hook(lambda module, args, out: None)
+    assert copy.deepcopy(made).layer.weight.tolist() == model.layer.weight.tolist()

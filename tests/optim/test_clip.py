@@ -124,3 +124,13 @@ def test_clipping_counts_as_a_change_of_the_gradient():
     before = ps[0].grad._version_counter[0]
     optim.clip_grad_norm_(ps, 1.0)
     assert ps[0].grad._version_counter[0] > before
+
+
+def test_the_norm_of_the_largest_magnitude_also_goes_by_its_name():
+    ps = parameters((3,), (2, 2), bound=False)
+    wanted = np.abs(flat(ps)).max()
+    assert np.isclose(utils.get_total_norm([p.grad for p in ps], "inf").item(), wanted)
+    assert np.isclose(optim.clip_grad_norm_(ps, wanted / 2, "inf").item(), wanted)
+    assert np.allclose(np.abs(flat(ps)).max(), wanted / 2)
+    with pytest.raises(ArgumentError, match="needs norm_type >= 0"):
+        optim.clip_grad_norm_(ps, 1.0, "max")

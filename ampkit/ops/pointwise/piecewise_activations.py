@@ -14,6 +14,7 @@ from ampkit.base import dtypes
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core.autograd.traced_array import plain
 from ampkit.core.blocked_sum import blocked_sum
+from ampkit.core.casts import to_accumulator
 from ampkit.core.op import Array, Bound, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
@@ -116,15 +117,22 @@ softshrink.backward(hardshrink_backward)
 
 
 @op(cast=Cast.KEEP)
-def threshold(input: Array, threshold: Bound, value: float, inplace: CompatArg = False):
-    """input where it is above `threshold`, else the number `value`, an integer for integer input."""
+def threshold(input: Array, threshold: float, value: float, inplace: CompatArg = False):
+    """input where it is above `threshold`, else the number `value`, an integer for integer input.
+
+    16-bit elements are compared in float32, as in PyTorch.
+    """
     value = integer_factor("threshold", "value", value, input)
-    return np.where(input <= threshold, value, input), Saved(input=input)
+    return np.where(_is_below(plain(input), threshold), value, input), Saved(input=input)
+
+
+def _is_below(input: Array, threshold: float) -> Any:
+    return (to_accumulator(input) if dtypes.is_float(input.dtype) else input) <= threshold
 
 
 @threshold.backward
 def threshold_backward(dy, saved, needs, threshold, value):
-    return np.where(plain(saved.input) <= threshold, 0, dy)
+    return np.where(_is_below(plain(saved.input), threshold), 0, dy)
 
 
 # with a parameter, or half of the input
