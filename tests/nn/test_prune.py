@@ -6,7 +6,7 @@ import pytest
 
 import ampkit
 from ampkit import nn, tensor
-from ampkit.base.errors import ArgumentError, StateError
+from ampkit.base.errors import ArgumentError
 from ampkit.nn.utils import prune
 
 ROWS = [[1.0, -2.0, 3.0, -4.0], [0.5, 0.6, -0.7, 0.8], [9.0, 8.0, 7.0, 6.0]]
@@ -41,7 +41,7 @@ def test_a_pruned_parameter_is_made_an_ordinary_one():
     assert pruned.weight.sum().item() == before[2][0]
     assert sorted(pruned.state_dict()) == ["bias", "weight"]
     assert not prune.is_pruned(pruned)
-    with pytest.raises(StateError, match="prune.remove: needs a pruned Parameter, got 'weight'"):
+    with pytest.raises(ArgumentError, match="prune.remove: needs the name of a pruned Parameter, got 'weight'"):
         prune.remove(pruned, "weight")
 
 
@@ -90,3 +90,8 @@ def test_an_amount_that_cannot_be_removed_is_refused_with_nothing_changed(amount
     with pytest.raises(ArgumentError, match="prune: needs (an )?amount"):
         prune.l1_unstructured(pruned, "weight", amount)
     assert sorted(pruned.state_dict()) == ["bias", "weight"]
+
+
+def test_a_mask_of_ones_own_is_combined_with_what_is_left():
+    left, mask = ampkit.tensor([[0.0, 1.0], [1.0, 1.0]]), ampkit.tensor([[True, False], [True, True]])
+    assert prune.CustomFromMask(mask).compute_mask(left, left).tolist() == [[0, 0], [1, 1]]

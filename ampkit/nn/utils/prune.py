@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ampkit import ops
-from ampkit.base.errors import ArgumentError, StateError
+from ampkit.base.errors import ArgumentError
 from ampkit.core.arguments import is_number, is_whole
 from ampkit.core.tensor import Tensor
 
@@ -110,7 +110,7 @@ class CustomFromMask(BasePruningMethod):
         self.mask = mask
 
     def compute_mask(self, t: Tensor, default_mask: Tensor) -> Tensor:
-        return self.mask.to(default_mask.dtype)
+        return default_mask * self.mask.to(default_mask.dtype)
 
 
 class L1Unstructured(BasePruningMethod):
@@ -237,10 +237,13 @@ def global_unstructured(
 
 
 def remove(module: Module, name: str) -> Module:
-    """Make the pruned values of `name` a Parameter again; returns the module. Raises StateError if it is not pruned."""
+    """Make the pruned values of `name` a Parameter again; returns the module.
+
+    Raises ArgumentError if it is not pruned.
+    """
     found = _methods(module, name)
     if not found:
-        raise StateError("prune.remove", "a pruned Parameter", repr(name))
+        raise ArgumentError("prune.remove", "the name of a pruned Parameter", repr(name))
     for key, method in found:
         values = method.apply_mask(module).detach()
         del module._forward_pre_hooks[key]
