@@ -67,7 +67,7 @@ class Parameter(Tensor):
     __torch_function__ = overrides.disabled
     _unrounded = True
 
-    def __init__(self, data: Any, requires_grad: bool = True):
+    def __init__(self, data: Any = (), requires_grad: bool = True):
         self._dotted_name = ""
         self._segment: Any = None  # a weak reference to `_arena_segment`
         super().__init__(

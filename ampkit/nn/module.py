@@ -22,7 +22,6 @@ from .module_hooks import ModuleHooks
 from .to_device import change, destination, move
 from .uninitialized import Uninitialized
 
-
 _TABLES = ("_parameters", "_buffers", "_modules", "_computed_attributes", *hooks.TABLES)
 
 
@@ -124,9 +123,8 @@ class Module(ModuleHooks):
         object.__delattr__(self, name)
 
     def __dir__(self) -> list[str]:
-        return sorted(
-            {*super().__dir__(), *self._parameters, *self._buffers, *self._modules, *self._computed_attributes}
-        )
+        members = (*self._parameters, *self._buffers, *self._modules, *self._computed_attributes)
+        return sorted({*super().__dir__(), *(name for name in members if not name[0].isdigit())})
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
         """Register a Parameter, or None for one that is optional."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -215,6 +216,9 @@ def parameters_of(params: Any, where: str, differentiable: bool = False) -> list
             fixed = parameter
             continue
         parameter._dotted_name = parameter._dotted_name or name
+        if id(parameter) in found:
+            of = repr(parameter._dotted_name) if parameter._dotted_name else f"of shape {tuple(parameter.shape)}"
+            warnings.warn(f"{where}: a parameter {of} comes twice, and counts once", stacklevel=5)
         found[id(parameter)] = parameter
     if fixed is not None and not found:
         raise DTypeError(where, "floating-point parameters", fixed.dtype.name)

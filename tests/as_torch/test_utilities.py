@@ -233,3 +233,16 @@ with torch._tensor_str.printoptions(precision=1, sci_mode=False):
 print(repr(x) == before)
 """
     assert run_aliased(code) == ["tensor([0.0, 1.0])", "True"]
+
+
+def test_the_prefix_of_a_wrapped_model_is_taken_from_a_state_dict(run_aliased):
+    code = """
+import torch
+from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
+model = torch.nn.Sequential(torch.nn.Linear(1, 1))
+state = torch.nn.ModuleDict({"module": model}).state_dict()
+state["other"] = 1
+consume_prefix_in_state_dict_if_present(state, "module.")
+print(list(state), list(state._metadata))
+"""
+    assert run_aliased(code) == ["['other', '0.weight', '0.bias'] ['', '0']"]

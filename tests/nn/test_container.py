@@ -168,6 +168,16 @@ def test_dicts_take_pairs_and_a_plain_dict_of_parameters_gets_the_order_of_its_n
     assert list(nn.ParameterDict(OrderedDict(plain))) == list(nn.ParameterDict([*plain.items()])) == ["b", "a"]
 
 
+def test_dir_lists_entries_by_name_but_not_by_number():
+    outer = Sequential(OrderedDict(first=Identity(), second=Sequential(Identity())))
+    assert {"first", "second"} <= set(dir(outer))
+    assert "0" not in dir(outer.second)
+
+
+def test_a_parameter_of_nothing_is_empty():
+    assert (Parameter().shape, Parameter().dtype, Parameter().requires_grad) == ((0,), ampkit.float32, True)
+
+
 def test_a_name_that_cannot_be_registered_is_a_key_error_and_a_missing_forward_is_not_implemented():
     outer = Module()
     outer.taken = 1

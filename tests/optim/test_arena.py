@@ -169,7 +169,8 @@ def test_gaps_between_slots_stay_zero():
 
 def test_tied_parameters_are_one_slot():
     p = parameter(3)
-    optimizer = optim.SGD([p, p], lr=1.0)
+    with pytest.warns(UserWarning, match=r"SGD.*a parameter of shape \(3,\) comes twice, and counts once"):
+        optimizer = optim.SGD([p, p], lr=1.0)
     before = p.array.copy()
     give(p)
     optimizer.step()

@@ -7,6 +7,7 @@ from itertools import repeat
 from typing import Any
 
 from .... import ops
+from ....nn import hooks
 from ....nn.modules.conv import _Conv, _ConvTranspose
 from ....nn.modules.dropout import Dropout
 from ....nn.modules.instance_norm import _InstanceNorm
@@ -54,12 +55,12 @@ __all__ = [
     "_reverse_repeat_tuple",
     "_single",
     "_triple",
+    "consume_prefix_in_state_dict_if_present",
 ]  # fmt: skip
 
-# Hooks of what all modules register, of which ampkit has none.
-_global_buffer_registration_hooks: dict[int, Any] = {}
-_global_module_registration_hooks: dict[int, Any] = {}
-_global_parameter_registration_hooks: dict[int, Any] = {}
+_global_buffer_registration_hooks = hooks.registration["_buffers"]
+_global_module_registration_hooks = hooks.registration["_modules"]
+_global_parameter_registration_hooks = hooks.registration["_parameters"]
 _EXTRA_STATE_KEY_SUFFIX = "_extra_state"  # the end of the name in a state_dict
 # Bases of layers for one, two and three axes; here the one for one axis is that of the others.
 _NormBase, _DropoutNd, _ConstantPadNd, _CircularPadNd = _RunningNorm, Dropout, ConstantPad1d, CircularPad1d
@@ -69,6 +70,15 @@ _AdaptiveAvgPoolNd, _AdaptiveMaxPoolNd = AdaptiveAvgPool2d, AdaptiveMaxPool2d
 _ConvTransposeNd = _ConvTransposeMixin = _ConvTranspose
 _LazyConvXdMixin, _LazyNormBase = _LazyConv, _LazyNorm
 _ConvNd, _IncompatibleKeys, NonDynamicallyQuantizableLinear = _Conv, Keys, Linear
+
+
+def consume_prefix_in_state_dict_if_present(state_dict: dict[str, Any], prefix: str) -> None:
+    """Take `prefix`, such as "module." of a DistributedDataParallel, from the names in state_dict, in place."""
+    for name in [name for name in state_dict if name.startswith(prefix)]:
+        state_dict[name[len(prefix) :]] = state_dict.pop(name)
+    versions = getattr(state_dict, "_metadata", {})
+    for path in [path for path in versions if path and f"{path}.".startswith(prefix)]:
+        versions[path[len(prefix) :]] = versions.pop(path)
 
 
 def _get_activation_fn(activation: str) -> Callable[..., Any]:
