@@ -147,8 +147,8 @@ class Module(ModuleHooks):
         if "_modules" not in self.__dict__:
             raise _uninitialized(where)
         if not isinstance(name, str) or not name or "." in name:
-            kind = DTypeError if not isinstance(name, str) else MemberError
-            raise kind(where, "a name without a dot", repr(name))
+            error = MemberError if isinstance(name, str) else DTypeError
+            raise error(where, "a name without a dot", repr(name))
         if value is not None and not isinstance(value, kind):
             raise DTypeError(where, f"a {kind.__name__} or None as {name!r}", f"a {type(value).__name__}")
         if name not in table and hasattr(self, name):

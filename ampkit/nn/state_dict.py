@@ -13,6 +13,7 @@ from ..base import dtypes
 from ..base.array_kinds import need_unmasked
 from ..base.errors import ArgumentError, DTypeError, StateError
 from ..base.near_names import did_you_mean
+from ..base.scoped import ScopedVariable
 from ..core.dlpack import is_foreign, to_tensor
 from ..core.policy import delayed
 from ..core.tensor import Tensor
@@ -75,10 +76,16 @@ class _Given(dict[str, Any]):
         self.left: set[str] = set()
 
 
-def leave_to_load(state: Any, prefix: str) -> None:
-    """Let `load` read the entries of the module with that prefix."""
-    if isinstance(state, _Given):
-        state.left.add(prefix)
+_given: ScopedVariable[_Given | None] = ScopedVariable("ampkit.state_dict_that_is_loaded", None)
+
+
+def leave_to_load(state: Mapping[str, Any], prefix: str) -> None:
+    """Let `load` read the entries of the module with that prefix; `state`: them, maybe in a dict that others made."""
+    given = _given.scope().value
+    if given is not None:
+        given.left.add(prefix)
+        if state is not given:
+            given.update({name: value for name, value in state.items() if name.startswith(prefix)})
 
 
 def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -> Keys:
@@ -143,10 +150,11 @@ def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -
 
 def _prepared(module: Module, state: _Given, metadata: Any, strict: bool, keys: Keys, errors: list[str]) -> _Given:
     """The state after the hooks and overrides that run before the values of each module are read."""
-    for lead, part in _parts(module, ""):
-        given: Any = (state, lead, metadata.get(lead[:-1], {}), strict, *keys, errors)
-        part.run_state_hooks("load_pre", *given)
-        part._load_from_state_dict(*given)
+    with _given.holding(state):
+        for lead, part in _parts(module, ""):
+            given: Any = (state, lead, metadata.get(lead[:-1], {}), strict, *keys, errors)
+            part.run_state_hooks("load_pre", *given)
+            part._load_from_state_dict(*given)
     return state
 
 

@@ -245,6 +245,21 @@ def test_an_override_that_does_not_call_the_base_loads_what_the_module_itself_ho
         model.load_state_dict({"0.twice": tensor([1.0]), "0.below.weight": state["0.below.weight"], "1.twice": 1})
 
 
+class Filtered(Linear):
+    """Loads from a dict that it makes of what it is given."""
+
+    def _load_from_state_dict(self, state_dict, prefix, *rest):
+        given = {name: value + 1 for name, value in state_dict.items() if name.startswith(prefix)}
+        super()._load_from_state_dict(given, prefix, *rest)
+
+
+def test_an_override_may_give_the_base_another_dict():
+    model, state = Sequential(Filtered(1, 1), Linear(1, 1)), Sequential(Linear(1, 1), Linear(1, 1)).state_dict()
+    model.load_state_dict(state)
+    assert model[0].weight.item() == state["0.weight"].item() + 1
+    assert model[1].weight.item() == state["1.weight"].item()
+
+
 def test_the_version_of_each_module_is_beside_the_entries_and_reaches_hooks_and_files(tmp_path):
     model, seen = Sequential(Linear(1, 2), BatchNorm1d(2)), []
     wanted = {"": {"version": 1}, "0": {"version": 1}, "1": {"version": 2}}
