@@ -182,13 +182,14 @@ def test_hooks_see_each_parameter_buffer_and_module_that_any_module_gets_and_may
     outer.register_parameter("none", None)
     outer.scale = nn.Parameter(ampkit.ones(2))
     outer.norm.running_mean = ampkit.ones(2)
+    nn.Sequential(nn.Tanh())
     buffers = [("BatchNorm1d", name) for name in ("running_mean", "running_var", "num_batches_tracked")]
-    assert seen == [*buffers, *[("Module", name) for name in ("norm", "act", "scale")], buffers[0]]
+    assert seen == [*buffers, *[("Module", name) for name in ("norm", "act", "scale")], buffers[0], ("Sequential", "0")]
     assert outer.act is other
     for handle in handles:
         handle.remove()
     outer.last = nn.Linear(2, 2)
-    assert len(seen) == 7
+    assert len(seen) == 8
     with pytest.raises(DTypeError, match="hook: needs a callable"):
         of_all.register_module_buffer_registration_hook(None)
 

@@ -272,7 +272,8 @@ def settle() -> None:
     common_utils.TestCase._run_custom = lambda self, result: unittest.TestCase.run(self, result)
     common_utils.gradcheck = gradcheck(torch.autograd.gradcheck, True)
     common_utils.gradgradcheck = gradcheck(torch.autograd.gradgradcheck, True)
-    common_utils.TestCase.assertRaisesRegex, common_utils.TestCase.assertWarnsRegex = any_words, any_warning
+    common_utils.TestCase.assertRaisesRegex = any_words
+    common_utils.TestCase.assertWarnsRegex = common_utils.TestCase.assertWarnsOnceRegex = any_warning
     for kind in (torch.nn.Parameter, torch.nn.UninitializedBuffer):  # which tests replace and restore
         kind.__new__ = lambda cls, *given, **options: object.__new__(cls)
     common_utils.freeze_rng_state = seeds.freeze_rng_state = torch.random.fork_rng
@@ -283,7 +284,7 @@ def any_words(self: Any, expected_exception: Any, expected_regex: Any, *args: An
     return unittest.TestCase.assertRaises(self, expected_exception, *args, **kwargs)  # noqa: PT027
 
 
-def any_warning(self: Any, expected_warning: Any, expected_regex: Any, *args: Any, **kwargs: Any) -> Any:
+def any_warning(self: Any, expected_warning: Any, expected_regex: Any = "", *args: Any, **kwargs: Any) -> Any:
     """assertWarnsRegex that asks for a warning of the type, whatever it says."""
     return unittest.TestCase.assertWarns(self, expected_warning, *args, **kwargs)
 

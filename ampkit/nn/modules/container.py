@@ -87,7 +87,7 @@ class _Listed(_Container):
             self._store(str(i), value)
 
     def _store(self, name: str, value: Any) -> None:
-        self._entries[name] = value
+        self._set_member(self._entries, name, value)
 
     def _position(self, index: Any) -> int:
         if not is_whole(index) or not -len(self) <= (at := operator.index(index)) < len(self):
