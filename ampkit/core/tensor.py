@@ -26,7 +26,7 @@ from .capture.recorder import recorders
 from .casts import cast_unread
 from .dispatch import overrides
 from .fp_errors import ignore_fp_errors
-from .tensor_base import ReadAlias, TensorBase
+from .tensor_base import ReadAlias, TensorBase, TensorType
 
 if TYPE_CHECKING:
     from .autograd.node import Node
@@ -44,7 +44,7 @@ _Kind = TypeVar("_Kind", bound="Tensor")
 Edge = tuple[Any, int, tuple[int, ...], DType]
 
 
-class Tensor(TensorBase, TensorMethods):
+class Tensor(TensorBase, TensorMethods, metaclass=TensorType):
     """An array on a device and, where a gradient is wanted, its edge on the tape.
 
     array: the NumPy or CuPy array itself. Scripts may hang attributes of their own on a tensor, by any other name that

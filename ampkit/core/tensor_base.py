@@ -17,6 +17,7 @@ from ..base.errors import DTypeError, NoLengthError, RangeError, ShapeError, Sta
 from ..base.formats import FORMATS, is_packed
 from ..base.html import heading, preformatted
 from ..base.memory_format import contiguous_format, is_stored_as, need_format
+from ..base.missing_names import missing_attribute
 from ..base.tensor_text import tensor_text, values_in_words
 from .autograd.grad_mode import is_grad_enabled
 from .capture.recorder import recorders
@@ -46,6 +47,16 @@ class ReadAlias:
 
     def __get__(self, instance: Any, owner: type[Any]) -> Any:
         return self if instance is None else getattr(instance, self._name)
+
+
+class TensorType(type):
+    """The class of Tensor and of its subclasses."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(cls, name: str) -> Any:
+            # what is looked up last: a method of PyTorch that ampkit lacks
+            raise missing_attribute("torch.Tensor", cls, name)
 
 
 def note_host_read(tensor: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Self
 from ..base import dtypes, html
 from ..base.byte_sizes import bytes_in_words
 from ..base.errors import ArgumentError, DTypeError, StateError, UndefinedError, switch
+from ..base.missing_names import missing_module_attribute
 from ..core.arguments import checked_constructor
 from ..core.capture.recorder import recorders
 from ..core.module_path import following, new_call
@@ -112,7 +113,7 @@ class Module(ModuleHooks):
                     return table[name]
             if name in own["_computed_attributes"]:
                 return own["_computed_attributes"][name].of(self)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        raise missing_module_attribute(self, name)
 
     def __delattr__(self, name: str) -> None:
         for table in (self._parameters, self._buffers, self._modules, self._computed_attributes):

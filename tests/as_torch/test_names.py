@@ -30,6 +30,7 @@ for path in set(known()) - {"version", "modules", "torch.Tensor"}:
         answer(path, name, AttributeError, lambda: getattr(importlib.import_module(path), name))
 for name in known()["torch.Tensor"]:
     answer("torch.Tensor", name, AttributeError, lambda: getattr(torch.ones(2, 2), name))
+    answer("torch.Tensor", name, AttributeError, lambda: getattr(torch.nn.Parameter, name))
 """
 
 
@@ -52,10 +53,34 @@ for space, path in NAMESPACES.items():
     assert run_aliased(code) == []
 
 
+def test_what_a_module_has_only_where_pytorch_compiled_it_is_refused_with_what_to_use_instead(run_aliased):
+    code = """
+import torch
+model = torch.nn.Linear(2, 2)
+for look in (lambda: torch.jit.script(model).save("x.pt"), lambda: torch.jit.trace(model, torch.ones(1, 2)).graph):
+    try:
+        look()
+    except AttributeError as error:
+        print(error)
+print(hasattr(model, "save"))
+"""
+    cure = "help: save the weights: torch.save(model.state_dict(), path), or safetensors; the graph: torch.onnx.export"
+    assert run_aliased(code) == [
+        *("ampkit has no torch.jit.ScriptModule.save", cure),
+        *("ampkit has no torch.jit.ScriptModule.graph", cure),
+        "False",
+    ]
+
+
 def test_a_name_that_pytorch_does_not_have_is_an_ordinary_error(run_aliased):
     code = """
 import torch
 print(hasattr(torch, "no_such_name"), hasattr(torch, "frexp"), getattr(torch.nn, "NoSuchLayer", None))
+print(hasattr(torch.Tensor, "no_such_name"), hasattr(torch.Tensor, "apply_"))
+try:
+    torch.nn.Parameter.no_such_name
+except AttributeError as error:
+    print(error)
 try:
     from torch.nn import NoSuchLayer
 except ImportError as error:
@@ -67,6 +92,8 @@ except ModuleNotFoundError as error:
 """
     assert run_aliased(code) == [
         "False False None",
+        "False False",
+        "type object 'Parameter' has no attribute 'no_such_name'",
         "cannot import name 'NoSuchLayer' from 'torch.nn'",
         "No module named 'torch.no_such_module' torch.no_such_module",
     ]

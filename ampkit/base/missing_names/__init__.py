@@ -179,6 +179,12 @@ OF_NAMESPACES = {
                     _LEAVE_OUT),
 }  # fmt: skip
 
+# What a module has only where PyTorch compiled it (`torch.jit.script`, `torch.jit.trace`), and what to use instead.
+SCRIPTED = {"save", "save_to_buffer", "code", "code_with_constants", "graph", "graph_for", "inlined_graph"}
+INSTEAD_OF_SCRIPTED = (
+    "save the weights: torch.save(model.state_dict(), path), or safetensors; the graph: torch.onnx.export"
+)
+
 
 class MissingNameError(AmpkitError, AttributeError):
     """A name of PyTorch that ampkit lacks."""
@@ -235,6 +241,14 @@ def missing_attribute(namespace: str, value: Any, name: str) -> AttributeError:
     """The error for an attribute that `value`, of PyTorch's class `namespace`, lacks."""
     if cure_of(namespace, name):
         return missing_name(namespace, name)
+    of = f"type object {value.__name__!r}" if isinstance(value, type) else f"{type(value).__name__!r} object"
+    return AttributeError(f"{of} has no attribute {name!r}", name=name, obj=value)
+
+
+def missing_module_attribute(value: Any, name: str) -> AttributeError:
+    """The error for an attribute that `value`, an nn.Module, lacks."""
+    if name in SCRIPTED:
+        return missing_name("torch.jit.ScriptModule", name, INSTEAD_OF_SCRIPTED)
     return AttributeError(f"{type(value).__name__!r} object has no attribute {name!r}", name=name, obj=value)
 
 

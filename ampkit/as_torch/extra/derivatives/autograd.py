@@ -10,6 +10,7 @@ from ....base.scoped import Scope, ScopedVariable
 from ....core.autograd.hooks import passes
 from ....core.dispatch import overrides
 from ....core.tensor import Tensor
+from ....core.tensor_base import TensorType
 
 
 class _Engine:
@@ -23,8 +24,8 @@ class _Engine:
         passes.at_end.append(callback)
 
 
-class _VariableType(type):
-    def __instancecheck__(cls, instance: object) -> bool:
+class _VariableType(TensorType):
+    def __instancecheck__(self, instance: object) -> bool:
         return isinstance(instance, Tensor)
 
 

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from typing import Any, Final, get_origin
 
 from .... import fork, wait
+from ....base.missing_names import INSTEAD_OF_SCRIPTED
 from ....core.autograd.tasks import Future
 from ....nn import Module
 from ...refused import refused
@@ -19,8 +20,7 @@ __all__ = [
     "script_method", "set_fusion_strategy", "trace", "trace_module", "unused", "wait",
 ]  # fmt: skip
 
-_WEIGHTS = "save the weights: torch.save(model.state_dict(), path)"
-load, save = refused("torch.jit.load", _WEIGHTS), refused("torch.jit.save", _WEIGHTS)
+load, save = (refused(f"torch.jit.{name}", INSTEAD_OF_SCRIPTED) for name in ("load", "save"))
 
 
 class ScriptModule(Module):
