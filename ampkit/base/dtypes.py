@@ -79,7 +79,7 @@ def name_of(dtype: DType) -> str:
 
 def stored(array: Any) -> Any:
     """An array as tensors hold it: of an 8-bit dtype of ml_dtypes a view of its bytes with the name of the format."""
-    found = public_dtypes.STORED.get(array.dtype.name)
+    found = None if array.dtype in KNOWN else public_dtypes.STORED.get(array.dtype.name)
     return array if found is None else np.asarray(array).view(found)
 
 

@@ -6,7 +6,7 @@ Made once per combination, and cached by the op.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..base import dtypes
@@ -48,6 +48,16 @@ class CastPlan:
     quantized: Callable[[Any], Any] | None = None  # from the call's inputs, the kernel that a recipe asks for
     codes: DType | None = None  # the format below 16 bits whose bytes the op moves
     choose: Callable[[Any], Any] | None = None  # `quantized`, or what gives the kernel of a call on batched arrays
+    answers: dict[DType, CastPlan] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def answering(self, dtype: DType) -> CastPlan:
+        """The plan of an op that reads arrays as they are stored and rounds its result to `dtype`, once."""
+        found = self.answers.get(dtype)
+        if found is None:
+            compute = accumulator(dtype)
+            found = replace(self, out=dtype, compute=compute, widens=True, narrows=True, drops=())
+            self.answers[dtype] = found
+        return found
 
 
 # What a call shows of an input: a dtype, (dtype,) for a 0-d tensor, the type of a Python number, or None.

@@ -86,8 +86,8 @@ class Op:
         # Of a product that recipes quantize: recipe -> (the call's inputs -> the Kernel that runs them).
         self.quantized: Callable[[QuantizationRecipe], Callable[[Any], Kernel]] | None = None
         # How it runs once over the samples of a `vmap` (see core/dispatch/batching/rules.py); None: once per sample.
-        pointwise = self.ours and self.forward.module.startswith("pointwise.")
-        self.batching: Callable[[Any], Any] | None = rules.elementwise if pointwise else None
+        self.pointwise = self.ours and self.forward.module.startswith("pointwise.")
+        self.batching: Callable[[Any], Any] | None = rules.elementwise if self.pointwise else None
         self.is_product = cast is Cast.LOW  # a product, a convolution or what is made of them
         self.anew: anew.Anew | None = None  # how its last output is computed again from what it saved
         # Its forward mode, where that takes fewer passes than its backward (see core/dispatch/forward_rules.py).
@@ -100,6 +100,21 @@ class Op:
     def call(self) -> Callable[..., Any]:
         """Signature.call."""
         return self.signature.call
+
+    @cached_property
+    def bilinear(self) -> tuple[int, int, list[int], list[int]] | None:
+        """The places of two inputs in which the op is linear, of those that it adds, and of indices; else None.
+
+        The gradient of each of the two reads the other one alone.
+        """
+        users, signature = self.saved_for, self.signature
+        if len(users) != 2 or signature.variadic or [(name,) for name in users] != list(reversed(users.values())):
+            return None
+        a, b = (signature.names.index(name) for name in users)
+        others, is_array = [i for i in range(len(signature.names)) if i not in (a, b)], signature.kinds(0)
+        added = [i for i in others if is_array[i]]
+        indices = [i for i in others if not is_array[i]]
+        return (a, b, added, indices) if all(map(signature.may_miss, added)) else None
 
     # building one
 

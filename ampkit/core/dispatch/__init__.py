@@ -61,7 +61,7 @@ class Kernel:
     __slots__ = (
         "dtypes", "launches", "min_elements", "name", "own_backward", "replays", "run", "views", "wants_cache", "when",
     )  # fmt: skip
-    level: Any = None  # of a call on batched arrays, whose samples they are (see core/dispatch/batching)
+    level: Any = None  # of what runs a call on batched arrays, whose samples they are (see core/dispatch/batching)
 
     def __init__(
         self,
@@ -248,9 +248,11 @@ def forward(
 
 
 def _forward(
-    op: Any, kernel: Kernel, arrays: Sequence[Any], params: Any, dtype: DType, compute: DType | None, versions: Any
+    op: Any, kernel: Any, arrays: Sequence[Any], params: Any, dtype: DType, compute: DType | None, versions: Any
 ) -> tuple[Any, Kernel]:
     if kernel is not op.forward.reference:
+        if kernel.level is not None:
+            return kernel.run_bound(arrays, params), kernel
         run = partial(kernel.run, versions=versions) if kernel.wants_cache else kernel.run
         try:
             return op.signature.call_kernel(run, arrays, params, dtype), kernel

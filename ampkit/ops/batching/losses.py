@@ -13,7 +13,7 @@ from ampkit.core.dispatch.batching.array import aligned, expand
 from ampkit.core.dispatch.batching.call import Call, Done, Ran
 from ampkit.core.dispatch.batching.rules import elementwise, folded, leading
 
-from .plans import answering, summed, wide_dtype
+from .plans import summed, wide_dtype
 
 
 def of_elements(call: Call) -> Done | None:
@@ -48,7 +48,7 @@ def of_one_shape(call: Call) -> Done | None:
 
 
 def _wide(call: Call) -> Any:
-    return answering(call.plan, wide_dtype(call.plan))
+    return call.plan.answering(wide_dtype(call.plan))
 
 
 def of_classes(call: Call) -> Done | None:

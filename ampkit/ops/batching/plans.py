@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from ampkit.base.dtypes import accumulator
@@ -18,14 +17,9 @@ def wide_dtype(plan: CastPlan) -> Any:
     return accumulator(plan.out) if plan.compute is None else plan.compute
 
 
-def answering(plan: CastPlan, dtype: Any) -> CastPlan:
-    """`plan` for an op that reads arrays as they are stored and rounds its result to `dtype`, once."""
-    return replace(plan, out=dtype, compute=accumulator(dtype), widens=True, narrows=True, drops=())
-
-
 def run(call: Call, op: Any, arrays: Sequence[Any], *params: Any, dtype: Any = None) -> Any:
     """The output of `op` on arrays in `dtype`, by default that of the call's result."""
-    return Ran(op, arrays, params, answering(call.plan, call.plan.out if dtype is None else dtype)).out
+    return Ran(op, arrays, params, call.plan.answering(call.plan.out if dtype is None else dtype)).out
 
 
 def summed(array: Any, axes: tuple[int, ...], dtype: Any) -> Any:

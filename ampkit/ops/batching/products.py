@@ -18,7 +18,7 @@ from ampkit.core.dispatch.batching.rules import folded
 
 from ..linalg import matmul as products
 from ..linalg.einsum import _LETTERS, einsum_, parse_equation
-from .plans import answering, run, summed
+from .plans import run, summed
 
 
 def linear(call: Call) -> Done | None:
@@ -27,10 +27,11 @@ def linear(call: Call) -> Done | None:
     if not all(hasattr(a, "dtype") for a in (x, weight)):
         return None
     saved = {"input": x, "weight": weight}
+    if call.is_batched(1) and not call.is_batched(0) and (bias is None or call.is_batched(2)):
+        return Done(*_linear_of_shared(call), saved)
     if call.is_batched(1) or (bias is not None and call.is_batched(2)):
         return Done(*_linear_of_each(call), saved)
     ran = Ran(call.op, [x.data, weight, bias], (), call.plan)
-    rows = x.data.reshape(call.level.size, -1, x.shape[-1])
 
     def backward(dys: list[Any], needs: Any, summing: bool) -> Sequence[Any]:
         dy = dys[0].data
@@ -38,7 +39,7 @@ def linear(call: Call) -> Done | None:
             dx, *others = ran.backward([dy], needs)
             return [None if dx is None else call.up(dx), *others]
         dx = ran.backward([dy], (needs[0], None, None))[0] if needs[0] else None
-        dy = dy.reshape(call.level.size, -1, dy.shape[-1])
+        dy, rows = (a.reshape(call.level.size, -1, a.shape[-1]) for a in (dy, x.data))
         dw = run(call, products.bmm, [dy.swapaxes(1, 2), rows], dtype=needs[1]) if needs[1] else None
         db = summed(dy, (1,), needs[2]) if needs[2] else None
         return [None if g is None else call.up(g) for g in (dx, dw, db)]
@@ -57,6 +58,25 @@ def _linear_backward(dy: Any, saved: Any, needs: Any) -> tuple[Any, Any, Any]:
 
 
 linear.over_samples = lambda node, shape: _linear_backward  # type: ignore[attr-defined]  # see spread.py
+
+
+def _linear_of_shared(call: Call) -> tuple[Any, Any]:
+    # One product: the outputs of all samples are those of one layer.
+    x, weight, bias = (getattr(a, "data", a) if i else a for i, a in enumerate(call.arrays))
+    size, outputs, inputs = weight.shape
+    ran = Ran(call.op, [x, weight.reshape(-1, inputs), bias if bias is None else bias.reshape(-1)], (), call.plan)
+    lead, n = x.shape[:-1], x.ndim - 1
+
+    def backward(dys: list[Any], needs: Any, summing: bool) -> Sequence[Any]:
+        dy = dys[0].data
+        joined = dy.transpose(*range(1, n + 1), 0, n + 1).reshape(*lead, size * outputs)
+        dx, dw, *db = ran.backward([joined], needs if summing else (None, *needs[1:]))
+        if needs[0] and not summing:
+            rows = dy.reshape(size, math.prod(lead), outputs)
+            dx = call.up(run(call, products.bmm, [rows, weight], dtype=needs[0]).reshape(size, *x.shape))
+        return [dx, *[None if g is None else call.up(g.reshape(size, outputs, *g.shape[1:])) for g in (dw, *db)]]
+
+    return call.up(ran.hand_out().reshape(*lead, size, outputs).transpose(n, *range(n), n + 1)), backward
 
 
 def _linear_of_each(call: Call) -> tuple[Any, Any]:
@@ -83,7 +103,7 @@ def _linear_of_each(call: Call) -> tuple[Any, Any]:
 
 
 def _undropped(call: Call) -> Any:
-    return answering(call.plan, call.plan.out)
+    return call.plan.answering(call.plan.out)
 
 
 def product(call: Call) -> Done | None:
@@ -148,7 +168,7 @@ def outer(call: Call) -> Done | None:
     from ..pointwise.arithmetic import mul
 
     a, b = (expand(x, call.level).data for x in call.arrays)
-    ran = Ran(mul, [a[:, :, None], b[:, None, :]], (), answering(call.plan, call.plan.out))
+    ran = Ran(mul, [a[:, :, None], b[:, None, :]], (), call.plan.answering(call.plan.out))
 
     def backward(dys: list[Any], needs: Any, summing: bool) -> Sequence[Any]:
         wide = [None if n is None else dys[0].dtype for n in needs]

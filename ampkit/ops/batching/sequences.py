@@ -98,7 +98,7 @@ def embedding_bag(call: Call) -> Done | None:
         _, dw, _, dscale = ran.backward([dy], needs if own or summing else (None, None, None, needs[3]))
         if needs[1] and not own and not summing:
             saved = Saved(**ran.saved.__dict__ | {"input": lower(), "rows": size * rows + last})
-            named = ran.params | {"padding_idx": size * rows if last else None}
+            named = ran.named_params() | {"padding_idx": size * rows if last else None}
             dw = run_backward(call.op, ran.kernel, dy, saved, (None, needs[1], None, None), named, call.plan.compute)[1]
         if dw is not None and (own or not summing):
             dw = call.up(dw[: size * rows].reshape((size, rows, width)))

@@ -43,8 +43,9 @@ def copied(call: Call) -> Done | None:
 
 
 def turned(call: Call) -> Done | None:
-    """The rule of `rotary_embedding`, whose cos and sin have one shape."""
+    """The rule of `rotary_embedding`, whose cos and sin have one shape, and whose result has that of the input."""
     given = list(call.arrays)
+    call.arrays[0] = expand(given[0], call.level)
     if call.is_batched(1) or call.is_batched(2):
         call.arrays[1:] = [expand(angles, call.level) for angles in given[1:]]
     done = elementwise(call)

@@ -360,11 +360,16 @@ def aligned(values: Any, level: Level, rank: int | None = None) -> list[Any]:
     """
     if rank is None:
         rank = max([int(getattr(value, "ndim", 0)) for value in values])
-    found = [_aligned(v, rank) if type(v) is BatchedArray and v.level is level else v for v in values]
-    if any(isinstance(v, np.ndarray) for v in found):  # a constant beside arrays of a GPU
-        there = device_of(next(v for v in values if type(v) is BatchedArray))
-        if there is not backends.cpu:
-            return [there.asarray(v) if isinstance(v, np.ndarray) else v for v in found]
+    found, there = [], None
+    for value in values:
+        if type(value) is BatchedArray and value.level is level:
+            value = value.data if value.data.ndim == rank + 1 else _aligned(value, rank)
+            there = value
+        found.append(value)
+    if type(there) is not np.ndarray and any(isinstance(v, np.ndarray) for v in found):  # a constant beside a GPU's
+        device = device_of(there)
+        if device is not backends.cpu:
+            return [device.asarray(v) if isinstance(v, np.ndarray) else v for v in found]
     return found
 
 

@@ -92,14 +92,13 @@ class Ran:
     """A call of an op on arrays that are not batched here, or at an outer level: its outputs and its backward."""
 
     def __init__(self, op: Any, arrays: Sequence[Any], params: Sequence[Any], plan: CastPlan, wants: Any = ()):
-        self.op, self.plan = op, plan
-        self.params = dict(zip(op.signature.param_names, params, strict=True))
-        kernel: Kernel
+        self.op, self.plan, self.params = op, plan, params
+        kernel: Any
         level, arrays = innermost(arrays), list(arrays)
         if level is not None:
             kernel = kernel_of(op, arrays, plan, wants)
         else:
-            name = backends.backend_of(next(a for a in arrays if backends.is_array(a))).name
+            name = backends.backend_of(next(a for a in arrays if hasattr(a, "dtype"))).name
             kernel = op.forward.reference  # which alone moves bytes of formats below 16 bits
             if plan.choose is not None:
                 kernel = plan.choose(arrays)
@@ -113,12 +112,16 @@ class Ran:
             save_as_stored(op, self.saved, arrays, self.out)
         for name in plan.drops:
             self.saved.__dict__.pop(name, None)
-        self.outputs = [(tuple(o.shape), o.dtype) for o in (self.out if type(self.out) is tuple else (self.out,))]
+        self.outputs = [(o.shape, o.dtype) for o in (self.out if type(self.out) is tuple else (self.out,))]
 
     def hand_out(self) -> Any:
         """The outputs, of which the backward keeps nothing but what the op saved."""
         out, self.out = self.out, None
         return out
+
+    def named_params(self) -> dict[str, Any]:
+        """The other arguments of the call by their names."""
+        return dict(zip(self.op.signature.param_names, self.params, strict=True))
 
     def backward(self, dys: list[Any], needs: Any) -> list[Any]:
         """One gradient per input, given those of the outputs; None where none is wanted."""
@@ -126,7 +129,7 @@ class Ran:
             like = next(dy for dy in dys if dy is not None)
             dys = [_zeros(like, *out) if dy is None else dy for dy, out in zip(dys, self.outputs, strict=True)]
         dy = dys[0] if len(dys) == 1 else tuple(dys)
-        return run_backward(self.op, self.kernel, dy, self.saved, needs, self.params, self.plan.compute)
+        return run_backward(self.op, self.kernel, dy, self.saved, needs, self.named_params(), self.plan.compute)
 
     def lifted(self, call: Call) -> Callable[[list[Any], Any, bool], Sequence[Any]]:
         """The backward of `call`, where the samples are the first axis of the operands and of the one output."""
@@ -152,42 +155,29 @@ def run_backward(op: Any, kernel: Any, dy: Any, saved: Any, needs: Any, params: 
     return [*gradients, *[None] * (len(needs) - len(gradients))]
 
 
-class BatchedKernel(Kernel):
-    """The kernel of one call on batched arrays. level: whose samples they are."""
+class BatchedKernel:
+    """In place of a Kernel, what runs one call of `op` on batched arrays. level: whose samples they are."""
 
-    __slots__ = ("_outcome", "level")
+    name, launches, wants_cache, replays = "batched", False, False, False
+    own_backward: Kernel | None = None
 
     def __init__(self, op: Any, plan: CastPlan, level: Level, wants: Any):
-        self._outcome: list[bool] = []  # whether the rule's outcome replays, which `run` appends
-        super().__init__(partial(_run, self._outcome, op, plan, level, wants), None)
-        self.name, self.level = "batched", level
-        self.own_backward = Kernel(_backward_of(level), None)
+        self.op, self.plan, self.level, self.wants = op, plan, level, wants
 
-    @property
-    def replays(self) -> bool:  # known once it ran
-        return any(self._outcome)
-
-    @replays.setter
-    def replays(self, value: bool) -> None:
-        pass
-
-
-def _run(
-    outcome: list[bool], op: Any, plan: CastPlan, level: Level, wants: Any, *args: Any, dtype: Any = None, **named: Any
-) -> Any:
-    signature = op.signature
-    values = dict(zip(signature.parameters, args, strict=False)) | named
-    given = values[signature.variadic] if signature.variadic else [values[name] for name in signature.names]
-    params = [values.get(name) for name in signature.param_names]  # `dtype` is the result's, and none of them
-    call = Call(op, list(given), params, plan, level, wants)
-    with on_device_of(call.arrays, op.name):
-        done = batched(call)
-    if not call.records:
-        return (*done.out, NOTHING) if type(done.out) is tuple else (done.out, NOTHING)
-    outcome.append(done.replays)
-    inputs = tuple([_Input(not call.is_batched(i), *_shape_and_dtype(a)) for i, a in enumerate(call.arrays)])
-    outs = done.out if type(done.out) is tuple else (done.out,)
-    return (*outs, Saved(**done.saved, batched=_Backward(done.backward, inputs, done.arrays)))
+    def run_bound(self, arrays: Sequence[Any], params: Sequence[Any]) -> Any:
+        """Run on the inputs and the other arguments of the op. -> its outputs and what the backward reads."""
+        call = Call(self.op, list(arrays), params, self.plan, self.level, self.wants)
+        if backends.gpus is None:
+            done = batched(call)
+        else:
+            with on_device_of(arrays, call.op.name):
+                done = batched(call)
+        outs = done.out if type(done.out) is tuple else (done.out,)
+        if not call.records:
+            return (*outs, NOTHING)
+        self.replays, self.own_backward = done.replays, Kernel(_backward_of(self.level), None)
+        inputs = tuple([_Input(not call.is_batched(i), *_shape_and_dtype(a)) for i, a in enumerate(call.arrays)])
+        return (*outs, Saved(**done.saved, batched=_Backward(done.backward, inputs, done.arrays)))
 
 
 class _Input(NamedTuple):

@@ -27,11 +27,11 @@ Arguments = Callable[[Call, list[Any]], "tuple[Any, ...] | None"]
 
 def elementwise(call: Call) -> Done | None:
     """Of an op whose operands broadcast: each axis of a result is one of theirs, from the right."""
-    level, arrays, name = call.level, list(call.arrays), call.op.name
-    if hasattr(arrays[0], "dtype"):  # references write results into memory of its shape
-        arrays[0] = expand(arrays[0], level)
-    ran = Ran(call.op, aligned(arrays, level), call.params, call.plan, call.wants)
-    rank = max(int(getattr(a, "ndim", 0)) for a in call.arrays)
+    level, arrays, name = call.level, call.arrays, call.op.name
+    if not call.op.pointwise and hasattr(arrays[0], "dtype"):  # references write results into memory of its shape
+        arrays = [expand(arrays[0], level), *arrays[1:]]
+    rank = max([int(getattr(a, "ndim", 0)) for a in arrays])
+    ran = Ran(call.op, aligned(arrays, level, rank), call.params, call.plan, call.wants)
 
     def backward(dys: list[Any], needs: Any, summing: bool) -> Sequence[Any]:
         found = ran.backward([dys[0].data], needs)
@@ -71,15 +71,17 @@ def leading(arguments: Arguments | None = None, shared: Sequence[str] = ()) -> R
     """
 
     def rule(call: Call) -> Done | None:
-        if any(name in shared and (call.is_batched(i) or call.wants[i]) for i, name in _named(call)):
+        arrays, ranks = [], set()
+        for i, array in enumerate(call.arrays):
+            if shared and call.op.signature.name_of(i) in shared:
+                if call.is_batched(i) or call.wants[i]:
+                    return None
+            elif hasattr(array, "dtype"):
+                ranks.add(array.ndim)
+                array = expand(array, call.level).data
+            arrays.append(array)
+        if len(ranks) > 1:  # they broadcast
             return None
-        operands = [a for a, (_, name) in zip(call.arrays, _named(call), strict=True) if name not in shared]
-        if len({a.ndim for a in operands if hasattr(a, "dtype")}) > 1:  # they broadcast
-            return None
-        arrays = [
-            a if name in shared or not hasattr(a, "dtype") else expand(a, call.level).data
-            for a, (_, name) in zip(call.arrays, _named(call), strict=True)
-        ]
         params = call.params if arguments is None else arguments(call, arrays)
         if params is None:
             return None
