@@ -312,7 +312,7 @@ def test_tensors_of_an_argument_without_elements_have_empty_columns():
 
 
 def test_many_elements_take_a_pass_for_each_tensor_with_the_same_result():
-    given = {"a": numbers(21, 20), "b": numbers(3, seed=1)}
+    given = {"a": numbers(51, 20), "b": numbers(3, seed=1)}
     call = lambda p: p["a"].sum(0)[:3].sin() * p["b"].cos()  # noqa: E731
     found, reverse = func.jacfwd(call)(given), func.jacrev(call)(given)
     for name in given:

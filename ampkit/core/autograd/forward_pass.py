@@ -62,11 +62,11 @@ def push_forward(
     region, token, recording = policy.enter(None), fp_errors.push_ignore(), _recording.replace(RECORDING[traced])
     device, apart = None if backends.gpus is None else backends.gpus.use(None), kept_apart.enter(True)
     kept = {edge_key(end) for end in ends}
-    last = {edge_key(edge): node for node in order for edge in node.edges if edge is not None}
+    keys_of = [[edge_key(edge) for edge in node.edges] for node in order]
+    last = {key: node for node, keys in zip(order, keys_of, strict=True) for key in keys}
     try:
-        for node in order:
-            keys = [edge_key(edge) for edge in node.edges]
-            mine = [None if edge is None else known.get(key) for edge, key in zip(node.edges, keys, strict=True)]
+        for node, keys in zip(order, keys_of, strict=True):
+            mine = [known.get(key) for key in keys]
             if any(tangent is not None for tangent in mine):
                 if backends.gpus is not None:
                     backends.gpus.follow(next(t.array for t in mine if t is not None))
@@ -173,43 +173,41 @@ def _of_one_number(node: Node, tangents: Tangents, wanted: dict[int, Edge], trac
 def _of_product(node: Node, tangents: Tangents, wanted: dict[int, Edge], traced: bool) -> Any:
     # An op whose gradient of `a` reads `b` alone, and that of `b` reads `a` alone, is linear in each of the two. What
     # else it takes, such as a bias, is added to the product.
-    users = getattr(node.op, "saved_for", {})
-    if len(users) != 2 or [(name,) for name in users] != list(reversed(users.values())) or node.kernel.replays:
+    factors = getattr(node.op, "bilinear", None)
+    if factors is None or node.kernel.replays:
         return None
     node.op.check_versions(node)
-    signature, values = node.op.signature, link_saved(node.op, node) if traced else vars(node.saved)
-    a, b = (signature.names.index(name) for name in users)
-    others, is_array = [i for i in range(len(tangents)) if i not in (a, b)], signature.kinds(len(tangents))
-    added = [i for i in others if is_array[i]]
-    indices = {i: getattr(node.saved, signature.names[i], None) for i in others if not is_array[i]}
-    if not all(map(signature.may_miss, added)) or any(index is None for index in indices.values()):
+    signature, stored, (a, b, added, others) = node.op.signature, node.plan.stored, factors
+    values = link_saved(node.op, node) if traced else vars(node.saved)
+    indices = [(i, getattr(node.saved, signature.names[i], None)) for i in others]
+    pairs = [(i, k) for i, k in ((a, b), (b, a)) if tangents[i] is not None]
+    if not pairs or any(index is None for _, index in indices):
         return None
-    in_dtype = [None if t is None else _in(t, node.plan.stored[i]) for i, t in enumerate(tangents)]
     total = None
-    for changed, fixed in ((a, b), (b, a)):
-        if in_dtype[changed] is None:
-            continue
+    for changed, fixed in pairs:
         value: Any = values.get(signature.names[fixed])
         edge = node.edges[fixed]
         if not hasattr(value, "dtype"):
             return None
-        if not traced:  # a kernel may have kept it in another shape
-            value = TracedArray(Tensor(value if edge is None or value.shape == edge[2] else value.reshape(edge[2])))
+        if traced:
+            factor = value.tensor
+        else:  # a kernel may have kept it in another shape
+            factor = Tensor(value if edge is None or value.shape == edge[2] else value.reshape(edge[2]))
         inputs: Any = [None] * len(tangents)
-        inputs[changed], inputs[fixed] = in_dtype[changed], _in(value.tensor, node.plan.stored[fixed])
-        for i in added:
-            inputs[i], in_dtype[i] = in_dtype[i], None
-        for i, index in indices.items():
+        inputs[fixed] = _in(factor, stored[fixed])
+        for i in (changed, *(added if changed == pairs[-1][0] else ())):
+            tangent = tangents[i]
+            inputs[i] = None if tangent is None else _in(tangent, stored[i])
+        for i, index in indices:
             inputs[i] = Tensor(index)
         made = signature.call(node.op, inputs, node.params)
         total = made if total is None else total + made
-    return None if total is None else {0: _in(total, wanted[0][3])}
+    return {0: _in(total, wanted[0][3])}
 
 
 def _of_pointwise(node: Node, tangents: Tangents, wanted: dict[int, Edge], traced: bool) -> Any:
     # The Jacobian with respect to each input is diagonal, and so its own transpose: the backward of the tangent.
-    forward = getattr(node.op, "forward", None)
-    if forward is None or not forward.module.startswith("pointwise.") or list(wanted) != [0]:
+    if not getattr(node.op, "pointwise", False) or list(wanted) != [0]:
         return None
     if node.op.tangent is not None:  # of an op that mixes elements, as pairs that turn
         return None
