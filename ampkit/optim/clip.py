@@ -21,6 +21,7 @@ from ..ops.argument_checks import check_all
 from .argument_checks import refuse_scaled, to_python
 from .flat.arena import spans
 from .flat.memory import CHUNK, chunks, flag_mask, mask_bits, read_scalar
+from .flat.rows import power_sum_by_rows
 from .flat.segment import Segment
 
 _CURE = "call scaler.unscale_(optimizer) first"
@@ -76,7 +77,10 @@ def clip_grad_norm_(
     pieces = _flat(owners)
     with ignore_fp_errors(), backends.device_guard(pieces[0]):
         stages = next((owner._stages for owner in owners if owner._stages is not None), None)
-        norm = _norm(_by_sharding(owners, _flat), order, stages)
+        if any(owner._norm_by_rows for owner in owners):
+            norm = _root(power_sum_by_rows(owners, order), order, stages)
+        else:
+            norm = _norm(_by_sharding(owners, _flat), order, stages)
         if strict:
             _need_finite("clip_grad_norm_", norm, "error_if_nonfinite=False returns it and sets the gradients to zero")
         _scale_down(pieces, limit, norm)
@@ -183,6 +187,10 @@ def _norm(kinds: list[tuple[Any, list[Array]]], order: float, stages: Any = None
             total = found
         else:
             (np.maximum if order == math.inf else np.add)(total, backends.to_device_of(found, total), out=total)
+    return _root(total, order, stages)
+
+
+def _root(total: Array, order: float, stages: Any) -> Array:
     if stages is not None:  # which have other parameters of the same model
         total = stages.largest(total) if order == math.inf else stages.total(total)
     return total if order == math.inf else np.sqrt(total) if order == 2 else np.power(total, 1 / order)

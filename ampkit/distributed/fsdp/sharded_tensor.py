@@ -129,6 +129,13 @@ class Sharding:
         """The sum of a 0-d `value` over the ranks that have parts."""
         return reduced(value, [level.group for level in self.levels], ReduceOp.SUM)
 
+    def merged(self, values: Array) -> Array:
+        """What each rank has of `values` [n], the same number on all, where the others have 0; `values` may change."""
+        for level in self.levels:
+            if level.group.size() > 1:
+                level.group.all_reduce_array(values)  # a sum with zeros is exact
+        return values
+
     def largest(self, value: Array) -> Array:
         """The largest of a 0-d `value` over the ranks that have parts; a bool is true where it is on one of them."""
         return reduced(value, [level.group for level in self.levels], ReduceOp.MAX)
