@@ -164,12 +164,13 @@ class ProcessGroup:
         return self.run(action, in_background, mine)
 
     def reduce_ranges(
-        self, whole: Array, bounds: Sequence[int], mine: Array, op: ReduceOp = ReduceOp.SUM, in_background: bool = False
-    ) -> Any:
+        self, whole: Array, bounds: Sequence[int], mine: Array, op: ReduceOp = ReduceOp.SUM,
+        in_background: bool = False, tree: bool = False,
+    ) -> Any:  # fmt: skip
         """Reduce elements bounds[r] to bounds[r + 1] of the flat array `whole` into the flat `mine` of each rank r.
 
         `mine` may have a wider dtype, to which the sum in the accumulator dtype is not rounded. `whole` may be changed
-        when it is complete.
+        when it is complete. tree: as of `all_reduce_array`.
         """
         reduction.check("reduce_ranges", op, whole.dtype)
         call = Call(f"reduce_ranges({op.name}, {whole.dtype.name}, {list(bounds)})", call_site())
@@ -178,7 +179,8 @@ class ProcessGroup:
         def action() -> None:
             with backends.device_guard(whole):
                 sent, out = self.flat_for(via, whole), self.flat_for(via, mine)
-                reduction.reduce_scatter(via, call, [sent[begin:end] for begin, end in pairwise(bounds)], op, out)
+                parts = [sent[begin:end] for begin, end in pairwise(bounds)]
+                reduction.reduce_scatter(via, call, parts, op, out, tree=tree)
                 self.store(mine, out)
 
         return self.run(action, in_background, whole)

@@ -20,6 +20,7 @@ from ..data.augment import AUGMENTATIONS, AugmentedImages
 from ..data.collate import prefetch
 from ..data.datasets import Subset
 from ..data.loader import DataLoader, TensorDataset
+from ..distributed.deterministic import mine_of
 from .ranks import ALONE, Ranks
 from .step import Batch, objective_of
 
@@ -250,13 +251,14 @@ class Updates(NamedTuple):
 
     They are numbered through its batches, so microbatch i has the same samples on any number of ranks, and however many
     batches there are. samples: of an update. microbatches: how many there are. batches: of an update. ranks: those that
-    share them.
+    share them. is_sharded: whether they share the parameters out, too.
     """
 
     samples: int
     microbatches: int
     batches: int
     ranks: Ranks
+    is_sharded: bool = False
 
     @classmethod
     def of(cls, recipe: Recipe, ranks: Ranks) -> Updates | None:
@@ -268,7 +270,8 @@ class Updates(NamedTuple):
             ranks.in_agreement = True
             needs = f"a number of ranks that divides parallel.microbatches={count}, a power of 2"
             raise ConfigError("parallel.deterministic", needs, str(ranks.size))
-        return cls(recipe.data.batch_size * accumulate, count, accumulate, ranks)
+        is_sharded = recipe.parallel.stage > 0
+        return cls(recipe.data.batch_size * accumulate, count, accumulate, ranks, is_sharded)
 
     @property
     def rows(self) -> int:
@@ -278,8 +281,7 @@ class Updates(NamedTuple):
     @property
     def mine(self) -> range:
         """The numbers of this rank's microbatches."""
-        found: range = self.ranks.share(range(self.microbatches))
-        return found
+        return mine_of(self.microbatches, self.ranks.rank, self.ranks.size, self.is_sharded)
 
     @property
     def parts(self) -> Sequence[slice]:

@@ -12,7 +12,7 @@ from ampkit.backends.cpu.threads import get_num_threads, set_num_threads
 from ampkit.base.errors import ConfigError
 from ampkit.core import random
 from ampkit.run.loop import StepRow, fit
-from ampkit.run.ranks import ALONE, Ranks
+from ampkit.run.ranks import ALONE, Ranks, whole
 
 pytestmark = pytest.mark.no_gpu
 
@@ -39,7 +39,10 @@ def recipe(kind, *words):
 
 
 def trained(made, group=None, checkpoints=None, resume=False, until=None):
-    """The numbers of every row, and the bytes of the weights, their average and the moments."""
+    """The numbers of every row, and the bytes of the weights, their average and the moments.
+
+    Of those that ranks share out rank 0 alone has the bytes.
+    """
     with random.drawing_from(random.Stream()):
         run = fit(made, checkpoints, resume, ALONE if group is None else Ranks(group))
         rows = []
@@ -48,10 +51,10 @@ def trained(made, group=None, checkpoints=None, resume=False, until=None):
             if row.step == until and not isinstance(row, StepRow):
                 run.save()
                 break
-        state = run.snapshot()
+        state = whole(run.snapshot())
         tensors = [*state["model"].values(), *state["average"].values()]
         tensors += [value for each in state["optimizer"]["state"].values() for value in each.values()]
-        return rows, b"".join(tensor.numpy().tobytes() for tensor in tensors)
+        return rows, b"".join(tensor.numpy().tobytes() for tensor in tensors if tensor is not None)
 
 
 def on(size, made, **options):
@@ -77,6 +80,28 @@ def test_a_run_resumes_on_another_number_of_ranks_with_the_same_bits(tmp_path):
     assert on(4, made, checkpoints=tmp_path, resume=True) == [(rows[3:], state)] * 4
 
 
+@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("cnn", "float16"), ("mlp", "bfloat16"), ("gpt", "float32"), ("gpt", "float16")]
+)
+def test_parameters_that_ranks_share_out_do_not_change_a_bit(kind, dtype, stage):
+    precision = f"amp.dtype={dtype}"
+    rows, state = trained(recipe(kind, precision))
+    quarter, words = recipe(kind).data.batch_size // 4, (precision, f"parallel.stage={stage}")
+    accumulated = recipe(kind, *words, "train.accumulate=4", f"data.batch_size={quarter}", "train.eval_batches=12")
+    for size, made in ((1, recipe(kind, *words)), (2, accumulated), (4, recipe(kind, *words, "train.threads=2"))):
+        found = on(size, made)
+        assert found[0][1] == state and [each[0] for each in found] == [rows] * size
+
+
+def test_a_run_resumes_with_another_stage_and_number_of_ranks_with_the_same_bits(tmp_path):
+    words = "amp.dtype=float16", "train.checkpoint_every=2"
+    rows, state = trained(recipe("cnn", *words))
+    assert on(4, recipe("cnn", *words, "parallel.stage=3"), checkpoints=tmp_path, until=2)[0][0] == rows[:3]
+    found = on(2, recipe("cnn", *words, "parallel.stage=2"), checkpoints=tmp_path, resume=True)
+    assert found[0] == (rows[3:], state)
+
+
 def test_an_update_has_the_samples_that_it_has_without_accumulation_and_an_epoch_leaves_out_what_does_not_fill_one():
     made = recipe("mlp", "data.batch_size=1000", "train.steps=", "train.epochs=3")
     assert fit(made).steps == 3  # of 1,437 samples
@@ -98,7 +123,10 @@ def test_what_does_not_fit_is_refused_in_one_line():
     assert "parallel.microbatches: needs a power of 2" in refused("parallel.microbatches=6")
     assert "parallel.wire_dtype: needs float32" in refused("parallel.wire_dtype=bfloat16")
     assert "parallel.sync_batchnorm: needs false" in refused("parallel.sync_batchnorm=true")
-    assert "parallel.stage: needs 0 with parallel.deterministic, got 3" in refused("parallel.stage=3")
+    rounds = refused("parallel.stage=3", "optimizer.state_dtype=bfloat16")
+    assert "optimizer.state_dtype: needs float32 with parallel.deterministic and parallel.stage, got bfl" in rounds
+    random_rounding = refused("parallel.stage=2", "optimizer.stochastic_rounding=true", "amp.parameters=low")
+    assert "optimizer.stochastic_rounding: needs false with parallel.deterministic and par" in random_rounding
     assert "train.compile: needs false" in refused("train.compile=true")
     delayed = refused("amp.dtype=float8", "amp.recipe=delayed")
     assert "amp.recipe: needs scales that follow from the present values" in delayed

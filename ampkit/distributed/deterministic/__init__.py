@@ -1,5 +1,5 @@
 """Deterministic data parallelism: gradients with the same bits on any number of ranks and threads."""
 
-from .data_parallel import DeterministicDataParallel
+from .data_parallel import DeterministicDataParallel, mine_of
 
-__all__ = ["DeterministicDataParallel"]
+__all__ = ["DeterministicDataParallel", "mine_of"]

@@ -29,11 +29,13 @@ from ...core.tensor import Tensor
 from ...nn import Module, SyncBatchNorm
 from ..buckets import buckets, pieces
 from ..data_parallel import FIRST_BUCKET, MEGABYTE, broadcast_tensors, need_same_on_all_ranks
+from ..fsdp import FSDPModule
 from ..process_group import ProcessGroup
 from ..reduction import in_tree
 from ..world import group as groups
 from ..world import group_or_world
 from .microbatches import Gradients, Microbatch, Microbatches
+from .sharded import ShardedGradients
 
 __all__ = ["DeterministicDataParallel"]
 
@@ -54,6 +56,9 @@ class DeterministicDataParallel:
     ranks divides. process_group: by default all processes; before init_process_group, this one. threads: how many
     microbatches are computed side by side, each by one thread; by default `get_num_threads()`. bucket_cap_mb: MiB of
     gradients in a message. The parameters and buffers of rank 0 are copied to all ranks at first.
+    A module whose parameters the ranks share out by `fully_shard` gives the same bits. Then microbatch i is computed by
+    rank i % ranks, one after the other, so that sums begin over the ranks and each keeps its rows of them.
+    `clip_grad_norm_` sums the norm of the parameters by rows from now on, which gives the same bits too.
     Raises ArgumentError for numbers that do not fit, StateError for a module with SyncBatchNorm, whose statistics are
     not those of a microbatch, DistError where the ranks have other parameters.
     """
@@ -84,11 +89,20 @@ class DeterministicDataParallel:
             needs = f"microbatches as a power of 2 that the number of ranks, {self.size}, divides"
             raise ArgumentError(_WHERE, needs, str(microbatches))
         self.module, self.microbatches = module, microbatches
-        self._microbatches = Microbatches(module, get_num_threads() if threads is None else threads)
         self._bucket_bytes = int(bucket_cap_mb * MEGABYTE)
-        if group is not None:
+        parameters, sharded = list(module.parameters()), None
+        if any(parameter._sharding is not None for parameter in parameters):
+            if not isinstance(module, FSDPModule) or group is None:
+                raise StateError(_WHERE, "a module that fully_shard has shared out, as a whole", "parts of one")
+            parameters, sharded = [], ShardedGradients(module, group)
+        elif group is not None:
             need_same_on_all_ranks(_WHERE, group, module)
-            broadcast_tensors(group, [*module.parameters(), *module.buffers()])
+        if group is not None:
+            broadcast_tensors(group, [*parameters, *module.buffers()])
+        self._is_sharded = sharded is not None
+        self._microbatches = Microbatches(module, get_num_threads() if threads is None else threads, sharded)
+        for parameter in module.parameters():
+            parameter._norm_by_rows = True
 
     def forward_backward(
         self, loss_of: Callable[..., Tensor], batches: Sequence[Any], scaler: GradScaler | None = None
@@ -97,8 +111,9 @@ class DeterministicDataParallel:
 
         loss_of(module, *batch): the mean loss [] of a microbatch, by the module or a copy of it that has the same
         parameters; random numbers are drawn from the default stream. batches: this rank's, each a tensor, or a tuple,
-        list or dict of tensors, with samples along axis 0. The update's samples are those of rank 0, batch after batch,
-        then those of rank 1 and so on. scaler: scales the loss, and so the gradients.
+        list or dict of tensors, with samples along axis 0, cut into the rank's microbatches. These are consecutive ones
+        of the update, those of rank 0 first, or with `fully_shard` every so manieth: `mine` has their numbers. scaler:
+        scales the loss, and so the gradients.
         Buffers that a forward changes, running statistics among them, have the same values before each microbatch, and
         become the means of what they are after them; integers become those after the first.
         Raises ShapeError for batches that cannot be cut into parts of equal size, StateError for gradients that are
@@ -114,13 +129,18 @@ class DeterministicDataParallel:
         self._write(trained, total, counts, rows, found[0].tag)
         return loss
 
+    @property
+    def mine(self) -> range:
+        """The numbers of this rank's microbatches in an update."""
+        return mine_of(self.microbatches, self.rank, self.size, self._is_sharded)
+
     def draws(self) -> list[AbstractContextManager[None]]:
         """The contexts in which this rank's microbatches of the next update draw their random numbers."""
         return [random.drawing_from(stream) for stream in self._streams()]
 
     def _streams(self) -> list[random.Stream]:
-        mine = self.microbatches // self.size
-        return random.split_into(self.microbatches)[self.rank * mine : (self.rank + 1) * mine]
+        streams = random.split_into(self.microbatches)
+        return [streams[number] for number in self.mine]
 
     # what comes in
 
@@ -171,9 +191,11 @@ class DeterministicDataParallel:
                 np.concatenate([wide(each.loss.reshape(1)), *mean, count])
                 for each, mean, count in zip(found, means, counts, strict=True)
             ]
-            total = in_tree(leaves, np.add)  # in one message, as it is small
+            total = np.stack(leaves) if self._is_sharded else in_tree(leaves, np.add)  # in one message, as it is small
             if self.process_group is not None:
                 self.process_group.all_reduce_array(total, tree=True)
+            if self._is_sharded:
+                total = in_tree(list(total), np.add)
             for name, values in zip(floats, pieces(total[1:], [buffers[name] for name in floats]), strict=True):
                 buffers[name].array[...] = values
             for name in found[0].buffers.keys() - floats:
@@ -197,7 +219,7 @@ class DeterministicDataParallel:
             zeros = backends.backend_of(parameter.array).zeros if gradient is None else None
             found = gradient if zeros is None else zeros(parameter.array.shape, parameter._grad_dtype())
             parameter.accumulate(found, tag)
-        if self.process_group is not None and self.size > 1:
+        if self.process_group is not None and self.size > 1 and not self._is_sharded:
             made = buckets(trained, min(FIRST_BUCKET, self._bucket_bytes), self._bucket_bytes)
             for bucket in made:
                 bucket.begin()
@@ -207,6 +229,12 @@ class DeterministicDataParallel:
         for parameter, count in zip(trained, there[1:], strict=True):
             if not count:
                 parameter.drop_grad()
+
+
+def mine_of(microbatches: int, rank: int, ranks: int, is_sharded: bool) -> range:
+    """The numbers of a rank's microbatches: consecutive ones, or every so manieth where ranks share parameters out."""
+    each = microbatches // ranks
+    return range(rank, microbatches, ranks) if is_sharded else range(rank * each, (rank + 1) * each)
 
 
 def _rows(batch: Any, rows: slice) -> Any:

@@ -28,6 +28,7 @@ from ...core.autograd.tape import grad
 from ...core.fp_errors import ignore_fp_errors
 from ...core.tensor import Tensor
 from ...nn import Module
+from .sharded import ShardedGradients
 
 Gradients = list[Array | None]  # of each parameter; None where a microbatch has not used it
 
@@ -91,11 +92,12 @@ class Microbatch(NamedTuple):
 class Microbatches:
     """Computes microbatches, `threads` at a time, each by a thread of its own whose products use no other.
 
-    On a GPU, which is one place, and while ops are observed, they are computed one after the other.
+    On a GPU, which is one place, and while ops are observed, they are computed one after the other; and where ranks
+    share the parameters out, which they gather in one order.
     """
 
-    def __init__(self, module: Module, threads: int):
-        self.module, self.threads = module, threads
+    def __init__(self, module: Module, threads: int, sharded: ShardedGradients | None = None):
+        self.module, self.threads, self._sharded = module, 1 if sharded is not None else threads, sharded
         self._pool: ThreadPoolExecutor | None = None
 
     def run(
@@ -121,7 +123,9 @@ class Microbatches:
             model = models.get()
             try:
                 with random.drawing_from(streams[place]), enable_grad():
-                    gradients, found = _computed(model, before, loss_of, parts[place], share, scaler, trained)
+                    gradients, found = _computed(
+                        model, before, loss_of, parts[place], share, scaler, trained, self._sharded
+                    )
             finally:
                 models.put(model)
             tree.add(place, gradients)
@@ -160,6 +164,7 @@ def _computed(
     share: float,
     scaler: GradScaler | None,
     trained: Sequence[Tensor],
+    sharded: ShardedGradients | None,
 ) -> tuple[Gradients, Microbatch]:
     """The gradients of a microbatch by `model`, whose buffers have the values `before` at first."""
     buffers = dict(model.named_buffers())
@@ -167,18 +172,25 @@ def _computed(
         buffer.array[...] = before[name]
         buffer.changed()
     old = {name: (buffer, buffer._version_counter[0]) for name, buffer in buffers.items()}
+    if sharded is not None:
+        sharded.begin()
     loss = need_loss(loss_of(model, *(part if isinstance(part, (tuple, list)) else (part,)))) * share
     scaled = loss if scaler is None else scaler.scale(loss)
     tag = None if scaled._tape_node is None else scaled._tape_node.tag
-    found = grad(scaled, trained, allow_unused=True)
-    gradients = [None if gradient is None else gradient.array for gradient in found]
+    if sharded is None:
+        found = grad(scaled, trained, allow_unused=True)
+        gradients = [None if gradient is None else gradient.array for gradient in found]
+        used = [gradient is not None for gradient in gradients]
+    else:
+        gradients = [*sharded.of(scaled, trained)]
+        used = sharded.used(trained)
     now = {name: (buffer, buffer._version_counter[0]) for name, buffer in model.named_buffers()}
     changed = {
         name: each[0].array.copy()
         for name, each in now.items()
         if each[0] is not old[name][0] or each[1] != old[name][1]
     }
-    return gradients, Microbatch(loss.detach().array, tag, changed, [gradient is not None for gradient in gradients])
+    return gradients, Microbatch(loss.detach().array, tag, changed, used)
 
 
 def need_loss(loss: Any) -> Tensor:

@@ -37,14 +37,15 @@ class Member:
     """A parameter of a group. sharded: this rank's rows, which the optimizer has. full: what the forward reads.
 
     places: the modules and the names under which they have it. is_read: whether its values were read as they are stored
-    where a policy had them gathered in 16 bits.
+    where a policy had them gathered in 16 bits. is_used: whether this rank had a gradient of it in the last backward
+    of a group with sums in a tree.
     """
 
     def __init__(self, sharded: ShardedParameter, places: Sequence[tuple[Any, str]]):
         self.sharded, self.places = sharded, list(places)
         # Of a Tensor: casts of an array that others may write to would not be kept.
         self.full = FullParameter(Tensor(_stand_in(sharded.array, self.sharding.shape, sharded.array.dtype)))
-        self.is_read = False
+        self.is_read = self.is_used = False
         self.full._dotted_name = sharded._dotted_name
         self.full._sharding = self.sharding.of  # layers that ranks divide read it
 
@@ -79,7 +80,8 @@ class ShardedGroup:
     """See the file. shard: the ranks that share the parameters out. replicate: those with the same rows, or None.
 
     is_unsharded: whether the full parameters are there. syncs: whether backward reduces the gradients. followed_by: in
-    forward (False) and backward (True), the group that was gathered next and in which `low`, see Prefetch.
+    forward (False) and backward (True), the group that was gathered next and in which `low`, see Prefetch. in_tree:
+    whether gradients are summed in a tree over the ranks, once in a backward, and not averaged in rank order.
     """
 
     def __init__(
@@ -90,7 +92,8 @@ class ShardedGroup:
         policy: MixedPrecisionPolicy,
     ):
         self.members, self.shard, self.replicate, self.policy = list(members), shard, replicate, policy
-        self.is_unsharded, self.syncs = False, True
+        self.is_unsharded, self.syncs, self.in_tree = False, True, False
+        self._is_reduced = False  # in this backward, with `in_tree`
         self._versions: list[int] = []  # of the rows that were gathered
         self.followed_by: dict[bool, tuple[Callable[[], Any], DType | None]] = {}
         self._pending: list[tuple[Any, Array, list[tuple[Member, slice]], Any]] = []
@@ -213,6 +216,8 @@ class ShardedGroup:
 
     def reduce(self) -> None:
         """Begin to average the gradients of the full parameters over the ranks; each keeps its rows of the mean."""
+        if self.in_tree and not self._completed():
+            return
         kinds: dict[tuple[DType, DType], list[Member]] = {}
         for member in self.members:
             if (gradient := member.full._grad) is not None:
@@ -223,6 +228,29 @@ class ShardedGroup:
         _under_way.group = self
         for (dtype, wire), members in kinds.items():
             self._reduce(members, dtype, wire)
+
+    def begin_tree(self) -> None:
+        """Expect a backward whose gradients are summed in a tree."""
+        self.in_tree, self._is_reduced = True, False
+
+    def _completed(self) -> bool:
+        # Whether there is something to sum: a rank has zeros of what it has not used, as others may have used it.
+        used = [member.full._grad is not None for member in self.members]
+        if self._is_reduced:
+            if any(used):
+                name = self.members[used.index(True)].sharded._dotted_name
+                got = f"more of {name!r} once they were summed"
+                raise StateError("backward", "gradients that are complete with those of the module's inputs", got)
+            return False
+        self._is_reduced = True
+        for member, is_used in zip(self.members, used, strict=True):
+            member.is_used = is_used
+            if member.sharded.requires_grad and not is_used:
+                like = member.sharded.array
+                with backends.device_guard(like):
+                    zeros = backends.backend_of(like).zeros(member.sharding.shape, member.full._grad_dtype())
+                    member.full.accumulate(zeros)
+        return True
 
     def _wire_of(self, dtype: DType) -> DType:
         reduce, param = self.policy.reduce_dtype, self.policy.param_dtype
@@ -249,9 +277,8 @@ class ShardedGroup:
             del gradients
             for member in members:
                 member.full.drop_grad()
-            work = self.shard.reduce_ranges(
-                sent, bounds, mine, ReduceOp.AVG if wire == dtype else ReduceOp.SUM, self.shard.in_background(sent)
-            )
+            op = ReduceOp.AVG if wire == dtype and not self.in_tree else ReduceOp.SUM
+            work = self.shard.reduce_ranges(sent, bounds, mine, op, self.shard.in_background(sent), self.in_tree)
             own = list(zip(members, ranges_of(bounds_of(sizes[self.shard.rank()])), strict=True))
             self._pending.append((work, mine, own, (tag, wire == dtype)))
 

@@ -56,6 +56,7 @@ class State:
     def __init__(self, group: ShardedGroup, reshards: bool | None):
         self.group, self.reshards = group, reshards
         self.reshards_after_backward, self.stays = True, False  # the second: see `unsharded`
+        self._calls = 0  # forwards since the last backward
         self._depths: list[int] = []  # of the forwards under way
         self._low: DType | None = None  # the 16 bits of the policy in force in the last forward
         self._pass: Any = None  # the backward pass at whose end `_end` is to be called
@@ -87,6 +88,7 @@ class State:
         if policy.param_dtype is not None and policy.cast_forward_inputs:
             args, kwargs = _cast((args, kwargs), policy.param_dtype)
         self._since = tick()
+        self._calls += not is_recomputing()
         return _watched((args, kwargs), self._inputs_complete)
 
     def _low_dtype(self) -> DType | None:
@@ -134,7 +136,8 @@ class State:
 
     def _inputs_complete(self, gradients: Any) -> Any:
         self._at_end_of_pass()
-        self._complete()
+        if not self.group.in_tree or self._calls == 1:  # another call adds to the gradients
+            self._complete()
         return gradients
 
     def _complete(self) -> None:
@@ -144,10 +147,15 @@ class State:
             self.group.reshard()
 
     def _end(self) -> None:
-        self._pass = None
+        self._pass, self._calls = None, 0
         prefetch.end()
         self._complete()
         self.group.finish()
+
+    def begin_tree(self) -> None:
+        """Begin a forward and backward whose gradients are summed in a tree over the ranks."""
+        self._calls = 0
+        self.group.begin_tree()
 
 
 def _watched(values: Any, complete: Any) -> Any:
