@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 from weakref import ref
@@ -14,6 +15,7 @@ from ampkit import nn, ops, optim
 from ampkit.backends.cpu.native.arrays import available
 from ampkit.base.errors import StateError
 from ampkit.core.capture import anew
+from ampkit.ops.nn import fused
 
 pytestmark = [
     pytest.mark.no_gpu,
@@ -91,6 +93,34 @@ def test_the_feed_forward_layer_of_a_transformer_keeps_its_hidden_layer_once():
         return out.detach()
 
     same(run, "gelu")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("frozen", [(), ("a",), ("b",), ("b.weight",), ("a", "b.bias")])
+def test_the_gradient_of_a_hidden_layer_takes_the_place_of_the_one_before(dtype, frozen, monkeypatch):
+    monkeypatch.setattr(fused, "_PIECE", 1 << 11)  # so that there are several, and a longer last one
+    overwritten: list[bool] = []
+    in_pieces = fused._gelu_gradient_in_pieces
+
+    def noted(grad: Any, *more: Any) -> Any:
+        overwritten.append((out := in_pieces(grad, *more)) is grad)
+        return out
+
+    monkeypatch.setattr(fused, "_gelu_gradient_in_pieces", noted)
+
+    def run(model: Any, x: Any) -> Any:
+        for name in frozen:
+            operator.attrgetter(name)(model).requires_grad_(False)
+        with ampkit.autocast("cpu", dtype=getattr(ampkit, dtype), enabled=dtype != "float32"):
+            layer = model.a, model.b
+            out = ops.linear_gelu_linear(
+                model.c(x[:-1]), layer[0].weight, layer[0].bias, layer[1].weight, layer[1].bias
+            )
+        out.float().square().mean().backward()
+        return out.detach()
+
+    same(run, "gelu")
+    assert overwritten == [True]
 
 
 def test_graphs_that_are_retained_and_second_derivatives():

@@ -351,10 +351,14 @@ def run_op(op: Any, arrays: Sequence[Any], *params: Any, dtype: DType, versions:
 
 
 def run_op_backward(
-    op: Any, dy: Any, saved: Saved, needs: tuple[Any, ...], versions: Any = (), grad_buffers: Any = (), **params: Any
-) -> tuple[Any, ...]:
-    """The gradients of `op`'s tensor inputs, in the dtypes `needs`; saved: what its reference would have saved."""
-    kernel = op.backward_primitive.select(backends.backend_of(dy).name, dy, saved, needs, **params)
+    op: Any, dy: Any, saved: Saved, needs: tuple[Any, ...], versions: Any = (), grad_buffers: Any = (),
+    chosen_for: tuple[Any, ...] | None = None, **params: Any,
+) -> tuple[Any, ...]:  # fmt: skip
+    """The gradients of `op`'s tensor inputs, in the dtypes `needs`; saved: what its reference would have saved.
+
+    chosen_for: those for which the kernel is chosen, where one backward is cut into several calls with its bits.
+    """
+    kernel = op.backward_primitive.select(backends.backend_of(dy).name, dy, saved, chosen_for or needs, **params)
     found, _ = backward(op, kernel, dy, saved, needs, params, accumulator(dy.dtype), versions, grad_buffers)
     found = found if isinstance(found, tuple) else (found,)
     return tuple([None if need is None else widen(each, need) for each, need in zip(found, needs, strict=False)])

@@ -19,6 +19,7 @@ from ..linalg.matmul import linear
 from ..pointwise.smooth_activations import gelu
 
 __all__ = ["linear_gelu_linear"]
+_PIECE = 1 << 17  # elements, which with their gradients stay in a second-level cache
 
 
 @op(cast=Cast.LOW)
@@ -97,18 +98,47 @@ def linear_gelu_linear_backward_by_op(
 ) -> Any:
     """The backward of `linear_gelu_linear_by_op`; applies if `saved_hidden`."""
     dtype = saved.before.dtype
-    hidden = getattr(saved, "hidden", None)
-    if hidden is None:
-        hidden = dispatch.run_op(gelu, (saved.before,), approximate, dtype=dtype)
-    second_saved = Saved(input=hidden, weight=saved.weight2)
-    wanted = dtype if any(needs[:3]) else None, *needs[3:]
+    wanted = dtype if any(needs[:3]) else None
     caches = (None, *versions[3:]), (None, *grad_buffers[3:])
-    grad, *second = dispatch.run_op_backward(linear, dy, second_saved, wanted, *caches)
-    del hidden, second_saved  # whose memory the next gradients take, where it was not saved
-    if grad is None:
-        return None, None, None, *second
-    (grad,) = dispatch.run_op_backward(gelu, grad, Saved(input=saved.before), (dtype,), approximate=approximate)
+    if hasattr(saved, "hidden"):
+        hidden = Saved(input=saved.hidden, weight=saved.weight2)
+        grad, *second = dispatch.run_op_backward(linear, dy, hidden, (wanted, *needs[3:]), *caches)
+        if grad is None:
+            return None, None, None, *second
+        (grad,) = dispatch.run_op_backward(gelu, grad, Saved(input=saved.before), (dtype,), approximate=approximate)
+    else:  # one buffer of the hidden layer's size: what reads it goes first, and gelu's gradient takes its place
+        cut = {"chosen_for": (wanted, *needs[3:])}
+        second = _second_weight_gradients(dy, saved, needs[3:], approximate, caches, cut)
+        if wanted is None:
+            return None, None, None, *second
+        like_hidden = Saved(input=saved.before, weight=saved.weight2)
+        grad, *_ = dispatch.run_op_backward(linear, dy, like_hidden, (dtype, None, None), *caches, **cut)
+        grad = _gelu_gradient_in_pieces(grad, saved.before, approximate)
     return *first_linear_backward(grad, saved, needs, versions, grad_buffers), *second
+
+
+def _second_weight_gradients(dy: Any, saved: Saved, needs: Any, approximate: str, caches: Any, cut: Any) -> list[Any]:
+    if not any(needs):
+        return [None, None]
+    hidden = dispatch.run_op(gelu, (saved.before,), approximate, dtype=saved.before.dtype)
+    second = Saved(input=hidden, weight=saved.weight2)
+    return list(dispatch.run_op_backward(linear, dy, second, (None, *needs), *caches, **cut)[1:])
+
+
+def _gelu_gradient_in_pieces(grad: Any, before: Any, approximate: str) -> Any:
+    # Written over `grad`, which nothing else refers to, where both lie in one piece of memory.
+    dtype, pieces = before.dtype, grad.size // _PIECE
+    if pieces < 2 or grad.dtype != dtype or not (grad.flags.c_contiguous and before.flags.c_contiguous):
+        return dispatch.run_op_backward(gelu, grad, Saved(input=before), (dtype,), approximate=approximate)[0]
+    dy, x = grad.reshape(-1), before.reshape(-1)
+    bounds = [
+        *range(0, pieces * _PIECE, _PIECE),
+        grad.size,
+    ]  # the last is longer: a short one would have another kernel
+    for part in map(slice, bounds, bounds[1:]):
+        call = gelu, dy[part], Saved(input=x[part]), (dtype,)
+        dy[part] = dispatch.run_op_backward(*call, approximate=approximate)[0]
+    return grad
 
 
 def first_linear_backward(grad: Any, saved: Saved, needs: Any, versions: Any, grad_buffers: Any) -> tuple[Any, ...]:
