@@ -5,7 +5,8 @@
 
 Width 256, 6 layers, 8 x 256 tokens: RMS norm, rotary positions and gated layers are written out, as models of others
 write them. Both libraries start from the same weights. Each variant runs in a process of its own, in turns of some
-steps; figures are medians, ratios are of the turns side by side. --memory: the most bytes that arrays held in a step of
+steps; figures are medians, ratios are of the turns side by side. The first call is that of a process that has imported
+its library and built its model, while the others wait. --memory: the most bytes that arrays held in a step of
 GPT (6 layers, width 384, 8 x 256 tokens), parameters and moments included and not.
 """
 
@@ -124,14 +125,14 @@ def _library(name: str) -> tuple[Any, Any, Any, Any]:
 
 
 def worker(library: str, way: str, dtype: str, threads: int, cpu_time: bool) -> None:
-    """Take as many steps as each line of stdin says; print seconds per step and losses."""
+    """Take as many steps as each line of stdin says, from 0; print seconds per step and losses."""
     _library(library)[0].set_num_threads(threads)
     clock = time.process_time if cpu_time else time.perf_counter
     step = step_of(library, way, dtype)
     for line in sys.stdin:
         begin = clock()
         losses = [step() for _ in range(int(line))]
-        print(json.dumps({"seconds": (clock() - begin) / len(losses), "losses": losses}), flush=True)
+        print(json.dumps({"seconds": (clock() - begin) / max(1, len(losses)), "losses": losses}), flush=True)
 
 
 def compare(dtype: str, variants: list[str], counts: tuple[int, int, int], options: list[str]) -> None:
@@ -139,9 +140,10 @@ def compare(dtype: str, variants: list[str], counts: tuple[int, int, int], optio
     warmup, rounds, steps = counts
     workers = {name: Worker([__file__, "--worker", *name.split(), dtype, *options]) for name in variants}
     first = {}
+    for process in workers.values():
+        process.ask(0)  # so that none still imports or builds its model while another one takes its first step
     for name, process in workers.items():
-        begin = time.perf_counter()
-        first[name] = process.ask(1)["losses"], time.perf_counter() - begin
+        first[name] = process.ask(1)
         process.ask(warmup)
     times: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(rounds):
@@ -153,8 +155,8 @@ def compare(dtype: str, variants: list[str], counts: tuple[int, int, int], optio
     print(f"{dtype:<24}{'ms':>8}{'over ' + variants[0]:>24}{'first loss':>14}{'first call, s':>16}")
     for name, found in times.items():
         ratio = statistics.median([a / b for a, b in zip(found, base, strict=True)])
-        losses, seconds = first[name]
-        print(f"{name:<24}{1e3 * statistics.median(found):>8.1f}{ratio:>24.2f}{losses[0]:>14.6f}{seconds:>16.1f}")
+        loss, seconds = first[name]["losses"][0], first[name]["seconds"]
+        print(f"{name:<24}{1e3 * statistics.median(found):>8.1f}{ratio:>24.2f}{loss:>14.6f}{seconds:>16.2f}")
 
 
 def memory(dtype: str) -> None:
