@@ -249,7 +249,8 @@ def most_of(name: str) -> float:
 @contextmanager
 def few_blocks() -> Iterator[None]:
     """Within the block kernels use few thread blocks, as fits the few rows here."""
-    changed = [(rows_of, "PARTS", 1), (layer_norm, "CHUNKS", 1), (reduction, "BLOCKS", 4), (batch_norm, "BLOCKS", 64)]
+    changed = [(layer_norm, "CHUNKS", 1), (reduction, "BLOCKS", 4), (batch_norm, "BLOCKS", 64)]
+    changed += [(rows_of, "MULTIPROCESSORS", 0)]
     before = [(module, name, getattr(module, name)) for module, name, _ in changed]
     for module, name, value in changed:
         setattr(module, name, value)

@@ -148,10 +148,10 @@ def norm_chain_sources():
     plain = RowArray(float32, None, row_source.WIDE), RowArray(bfloat16, None, row_source.WIDE)
     total = Step("Add", False, ("x0", "x1"), ((1, float32),))
     out = Step("Copy", False, ("x2",), ((2, bfloat16),))
-    for width, accesses, block in ((8, 4, False), (8, 2, True), (1, 4, False)):
-        norm = Norm(False, True, (("v1", float32),), float32, width, accesses, block)
+    for forth, back in (((8, 4, False), (8, 1, True)), ((8, 2, True),) * 2, ((1, 4, False),) * 2):
+        norm = Norm(False, True, (("v1", float32),), float32, *forth)
         yield norm_source.source(norm, (total, out), plain, ((1, float32), (2, bfloat16)), 0)
-        norm = Norm(True, block, (("v1", float32), ("x0", float32)), float32, width, accesses, block)
+        norm = Norm(True, back[2], (("v1", float32), ("x0", float32)), float32, *back)
         wide = Step("Copy", False, ("x1",), ((1, float32),))
         total_2 = Step("Add", False, ("x2", "x0"), ((2, float32),))
         yield norm_source.source(norm, (wide, total_2), plain, ((2, float32), (0, float32)), 0)

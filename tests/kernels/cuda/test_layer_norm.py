@@ -6,11 +6,12 @@ import math
 
 import numpy as np
 import pytest
-from cuda_on_cpu import emulator
+from cuda_on_cpu import emulator, launch_limits, nvrtc_compiler, occupancy
 from cuda_on_cpu.entries import entries
 
 from ampkit import Tensor, autocast, ops, optim
 from ampkit.backends.cuda.launch import rows
+from ampkit.backends.cuda.nvrtc import typed
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
 from ampkit.core.autograd.tape import grad
 from ampkit.core.dispatch import reference_only
@@ -83,7 +84,7 @@ def test_rows_about_as_long_as_shared_memory(kind, dtype, cols, device, launches
 
 
 def test_blocks_add_up_several_long_rows(device, monkeypatch):
-    monkeypatch.setattr(rows, "PARTS", 3)
+    monkeypatch.setattr(rows, "MULTIPROCESSORS", 1)
     for cols in (8200, 301):
         arrays = [draw((8, cols), float32), draw((cols,), float32, 1), draw((cols,), float32, 2), cols]
         for asked in ((True, True, True), (True, True, False), (True, False, True), (True, False, False)):
@@ -132,10 +133,24 @@ def test_several_axes_without_scales_and_with_one_of_them(device):
     compare("layer_norm", device, [x[0, 0, 0], draw((6,), float32), None, 6], dy[0, 0, 0])
 
 
-def test_more_rows_than_blocks_share_them_out(device):
-    for cols in (8, 3):
-        arrays = [draw((2500, cols), float32), draw((cols,), float32, 1), draw((cols,), float32, 2), cols]
-        compare("layer_norm", device, arrays, draw((2500, cols), float32, 3))
+def test_more_rows_than_blocks_share_them_out(device, monkeypatch):
+    monkeypatch.setattr(rows, "MULTIPROCESSORS", 1)
+    for count, cols in ((2500, 8), (2500, 3), (90, 264)):
+        arrays = [draw((count, cols), float32), draw((cols,), float32, 1), draw((cols,), float32, 2), cols]
+        compare("layer_norm", device, arrays, draw((count, cols), float32, 3))
+
+
+@pytest.mark.skipif(nvrtc_compiler.missing() is not None, reason=nvrtc_compiler.missing() or "")
+@pytest.mark.parametrize("cols", [768, 1024, 4096])
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+def test_a_multiprocessor_holds_all_blocks_that_a_backward_counts_on(cols, dtype, device):
+    x = np.broadcast_to(device.asarray(np.zeros(cols, dtype)), (16384, cols))
+    plan = rows.back_plan(cols, x)
+    config = rows.back_grid(x, x, cols, plan, 2)
+    entry = typed("layer_norm_backward", dtype, dtype, *plan)
+    usage = launch_limits.resource_usage('#include "nn/layer_norm.cu"\n', entry, "sm_90")
+    held = occupancy.resident(usage.registers, usage.shared + config.shared, config.threads)
+    assert config.blocks <= held * rows.MULTIPROCESSORS and held * config.threads >= 30 * 32
 
 
 @DTYPES

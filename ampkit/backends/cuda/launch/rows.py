@@ -15,7 +15,9 @@ from ..array_layout import vector_width
 from ..nvrtc import SHARED, blocks_for, cached_columns, launch, typed
 
 WARPS = 4  # warps per block, where a warp has a row
-PARTS = 528  # blocks of a backward that sums over rows: four per multiprocessor of an H100
+MULTIPROCESSORS = 132  # of an H100: a fixed number, so that sums over rows have the same order on every GPU
+RESIDENT = 32  # warps that a multiprocessor holds, of kernels with up to 64 registers for a thread
+MAX_THREADS = 512  # of a block whose row is in registers; as in norm.cuh
 CHUNKS = 64  # partial sums per column, where a thread has a column
 RUN = 256  # rows that a warp or a block adds up serially, at most: bounds the rounding error
 
@@ -42,6 +44,15 @@ def row_plan(cols: int, *arrays: Array | None) -> RowPlan:
     if cols <= 1024:
         return RowPlan(8, 1 if cols <= 256 else 4, False)
     return RowPlan(8, 2 if cols <= 8192 else 0, True)
+
+
+def back_plan(cols: int, *arrays: Array | None) -> RowPlan:
+    """The plan of a backward, whose threads keep dy, x and the sums for weight and bias in registers.
+
+    A row of more than 256 values has a block, with one access for each thread: 64 registers, not the 168 of a warp's.
+    """
+    plan = row_plan(cols, *arrays)
+    return RowPlan(8, 1, True) if plan.width == 8 and 256 < cols <= 8 * MAX_THREADS else plan
 
 
 class Grid(NamedTuple):
@@ -74,20 +85,21 @@ def grid(array: Array, cols: int, plan: RowPlan) -> Grid:
 
 def threads_of(cols: int, plan: RowPlan, shared: int) -> int:
     """Threads of a block that has a row; more where shared memory leaves few blocks per multiprocessor."""
-    accesses, max_threads = (1, 1024) if shared > SHARED else (plan.accesses or 4, 512)
+    accesses, max_threads = (1, 1024) if shared > SHARED else (plan.accesses or 4, MAX_THREADS)
     return min(max_threads, blocks_for(blocks_for(cols, plan.width * accesses), 32) * 32)
 
 
 def back_grid(dy: Array, x: Array, cols: int, plan: RowPlan, wanted: int) -> Grid:
-    """The Grid of the kernel of dx; where it also sums over rows, few blocks with several rows each.
+    """The Grid of the kernel of dx; where it also sums over rows, as many blocks as a GPU holds, of several rows each.
 
     wanted: how many of the gradients of weight and bias are needed.
     """
     rows, (_, accesses, block) = x.size // cols, plan
     if accesses:
-        blocks = rows if block else blocks_for(rows, WARPS)
-        shared = 0 if block else 4 * WARPS * cols
-        return Grid(_limited(blocks, PARTS), threads_of(cols, plan, 0) if block else 32 * WARPS, 0, shared)
+        threads, shared = (threads_of(cols, plan, 0), 0) if block else (32 * WARPS, 4 * WARPS * cols)
+        parts = MULTIPROCESSORS * max(1, 32 * RESIDENT // threads)
+        blocks = blocks_for(rows, WARPS)  # with fewer rows each, sums would be as large as what is summed
+        return Grid(_limited(blocks, parts, rows if block else blocks), threads, 0, shared)
     backend: Any = backends.backend_of(x)
     row_bytes = dy.dtype.itemsize + x.dtype.itemsize
     sums = 4 * wanted * blocks_for(cols, 8) * 8
@@ -95,13 +107,13 @@ def back_grid(dy: Array, x: Array, cols: int, plan: RowPlan, wanted: int) -> Gri
         sums = 0
     cached = cached_columns(x, cols, row_bytes, sums)
     shared = cached * row_bytes + sums
-    blocks = _limited(rows, PARTS * min(4, backend.shared // shared) // 4) if sums else rows
+    blocks = _limited(rows, MULTIPROCESSORS * min(4, backend.shared // shared), rows) if sums else rows
     return Grid(blocks, threads_of(cols, plan, shared), cached, shared, sums > 0)
 
 
-def _limited(blocks: int, parts: int) -> int:
-    """At most `parts` blocks, or more if each would sum over more than RUN rows."""
-    return min(max(1, parts, blocks_for(blocks, RUN)), blocks)
+def _limited(blocks: int, parts: int, rows: int) -> int:
+    """At most `parts` of these blocks, or more if each would add up more than RUN of `rows`, one after the other."""
+    return min(max(1, parts, blocks_for(rows, RUN)), blocks)
 
 
 def weight_columns(dy: Array, x: Array, statistics: list[Array], parts: list[Any]) -> None:

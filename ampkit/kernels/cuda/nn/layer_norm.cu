@@ -77,9 +77,10 @@ __global__ void norm_weight_sums(const float* dw_parts, const float* db_parts, T
 }
 
 // set SHAPES = ((8, 1, false), (8, 4, false), (8, 2, true), (8, 0, true), (1, 4, false), (1, 0, true))
+// set BACK = ((8, 1, false), (8, 1, true), (8, 2, true), (8, 0, true), (1, 4, false), (1, 0, true))
 // entries: layer_norm_forward<S, T, V, K, BLOCK> for (S, T) in PAIRS, (V, K, BLOCK) in SHAPES
-// entries: layer_norm_backward<S, T, V, K, BLOCK> for (S, T) in PAIRS, (V, K, BLOCK) in SHAPES
+// entries: layer_norm_backward<S, T, V, K, BLOCK> for (S, T) in PAIRS, (V, K, BLOCK) in BACK
 // entries: rms_norm_forward<S, T, V, K, BLOCK> for (S, T) in PAIRS, (V, K, BLOCK) in SHAPES
-// entries: rms_norm_backward<S, T, V, K, BLOCK> for (S, T) in PAIRS, (V, K, BLOCK) in SHAPES
+// entries: rms_norm_backward<S, T, V, K, BLOCK> for (S, T) in PAIRS, (V, K, BLOCK) in BACK
 // entries: norm_weight_backward<S, T> for (S, T) in PAIRS
 // entries: norm_weight_sums<T> for T in TYPES

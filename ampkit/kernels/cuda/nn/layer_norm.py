@@ -26,6 +26,7 @@ from ampkit.backends.cuda.launch.rows import (
     CHUNKS,
     RowPlan,
     back_grid,
+    back_plan,
     cols_of,
     grid,
     row_plan,
@@ -67,7 +68,7 @@ def _gradients(
     grad, x = (contiguous(a).reshape(-1, cols) for a in (dy, saved.input))
     weight = to_float32(vars(saved).get("weight"))  # not saved where only dx reads it
     dx = backends.backend_of(dy).empty(x.shape, x.dtype) if needs[0] else None
-    plan = row_plan(cols, grad, x, weight, dx)
+    plan = back_plan(cols, grad, x, weight, dx)
     config = back_grid(grad, x, cols, plan, sum(need is not None for need in needs[1:]))
     summed = dx is not None and config.sums
     count = config.blocks if summed else min(CHUNKS, len(x))

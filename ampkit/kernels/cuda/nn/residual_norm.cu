@@ -102,7 +102,8 @@ __global__ void __launch_bounds__(MAX_BLOCK<K, BLOCK>) add_layer_norm_backward(
 }
 
 // set SHAPES = ((8, 1, false), (8, 4, false), (8, 2, true), (8, 0, true), (1, 4, false), (1, 0, true))
+// set BACK = ((8, 1, false), (8, 1, true), (8, 2, true), (8, 0, true), (1, 4, false), (1, 0, true))
 // set SAME = ((float, float, float), (__half, __half, __half), (__nv_bfloat16, __nv_bfloat16, __nv_bfloat16))
 // set MIXED = ((float, __half, __half), (float, __half, float), (float, __nv_bfloat16, __nv_bfloat16)) + ((float, __nv_bfloat16, float))
 // entries: add_layer_norm_forward<R, B, T, V, K, BLOCK> for (R, B, T) in SAME + MIXED, (V, K, BLOCK) in SHAPES
-// entries: add_layer_norm_backward<R, B, T, V, K, BLOCK> for (R, B, T) in SAME + MIXED, (V, K, BLOCK) in SHAPES
+// entries: add_layer_norm_backward<R, B, T, V, K, BLOCK> for (R, B, T) in SAME + MIXED, (V, K, BLOCK) in BACK

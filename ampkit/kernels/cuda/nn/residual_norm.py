@@ -13,7 +13,16 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.backends.cuda.array_layout import contiguous, supports_array, to_float32
-from ampkit.backends.cuda.launch.rows import CHUNKS, back_grid, cols_of, grid, row_plan, weight_columns, weight_sums
+from ampkit.backends.cuda.launch.rows import (
+    CHUNKS,
+    back_grid,
+    back_plan,
+    cols_of,
+    grid,
+    row_plan,
+    weight_columns,
+    weight_sums,
+)
 from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED, drawn, typed
 from ampkit.base.dtypes import LOW, Array, DType, float32
 from ampkit.core.autograd.saved import Saved
@@ -74,7 +83,7 @@ def _gradients(
         dnorm = widen(dnorm, total.dtype)
     grad, dsum, weight = contiguous(dnorm), None if dsum is None else contiguous(dsum), to_float32(norm_saved.weight)
     dresidual, dbranch = (None if need is None else backend.empty(total.shape, need) for need in needs[:2])
-    plan = row_plan(cols, grad, dsum, total, weight, dresidual, dbranch, saved.keep)
+    plan = back_plan(cols, grad, dsum, total, weight, dresidual, dbranch, saved.keep)
     config = back_grid(grad, total, cols, plan, sum(need is not None for need in needs[2:]))
     count = config.blocks if config.sums else min(CHUNKS, rows)
     parts = [None if need is None else backend.empty((count, cols), float32) for need in needs[2:]]
