@@ -89,7 +89,7 @@ class Chains:
         """The same for a reduction of columns of x, if that waits."""
 
     def add_cat(self, arrays: Sequence[Any], axis: int, join: Any) -> Any:
-        """The same for a concatenation, which `join(out, arrays, axis)` stores."""
+        """The same for a concatenation, which `join(out, arrays, axis)` stores; an int is so many zeros."""
 
     def add_norm(self, norm: Any) -> bool:
         """Let a norm wait, whose outputs are allocated. -> whether it does."""

@@ -188,3 +188,48 @@ def test_a_kernel_that_does_not_compile_leaves_its_launches_apart(device, monkey
     with ampkit.no_grad(), pytest.warns(RuntimeWarning, match="runs launch by launch"), streams.races() as found:
         assert not any("Cat" in each for each in names(same(step, tensors(2))))
     assert not found
+
+
+CUTS = [
+    np.s_[..., :7],
+    np.s_[3:],
+    np.s_[:, 2:5],
+    np.s_[:, 0],
+    np.s_[-1],
+    np.s_[None, 1:3, ..., None],
+    np.s_[..., -2, None],
+]
+
+
+@pytest.mark.parametrize("index", CUTS, ids=str)
+@pytest.mark.parametrize("dtype", [ampkit.bfloat16, ampkit.float32])
+def test_a_gradient_of_a_slice_is_part_of_its_chain(index, dtype, device):
+    def step(x: Any, y: Any) -> Any:
+        first = x * y
+        loss = (first[index] * 3.0).exp() + ops.silu(y)[index]
+        return ampkit.grad(loss, (x, y), ampkit.ones_like(loss))
+
+    report = same(step, tensors(2, dtype, (6, 5, 8)))
+    assert any(each.count("Cat") == 2 for each in names(report))
+    assert not report.ended_by
+
+
+def test_gradients_of_slices_have_zeros_around(device):
+    x = tensors(1, ampkit.float32, (4, 6, 8))[0]
+    indices = [*CUTS, np.s_[:], np.s_[1:3, 2:], np.s_[::2], np.s_[..., ::-1], np.s_[2:2], np.s_[1:2, 0, 3], 2]
+    for index in indices:
+        part = x[index]
+        (found,) = ampkit.grad(part, x, part.detach())
+        expected = np.zeros(x.shape, np.float32)
+        expected[index] = part.numpy(force=True)
+        np.testing.assert_array_equal(found.numpy(), expected)
+
+
+def test_a_gradient_of_a_slice_that_is_stored_alone_has_the_bits_of_what_was_sliced(device):
+    def step(x: Any, dy: Any) -> Any:
+        return ampkit.grad(x[:, 3:7], x, dy)
+
+    x, dy = tensors(1)[0], tensors(1, shape=(24, 4))[0].detach()
+    dy[0, 0] = float("nan")
+    report = same(step, [x, dy])
+    assert not report.chains

@@ -121,7 +121,7 @@ class CudaChains(Chains):
         """Let `call(reads, outs)` wait for the arrays `reads`, which wait; it runs right after they are computed."""
         return queue.owner == threading.get_ident() and norm_chains.followed(self, name, call, reads, outs)
 
-    def add_cat(self, arrays: Sequence[Array], axis: int, join: Callable[..., None]) -> Array | None:
+    def add_cat(self, arrays: Sequence[Any], axis: int, join: Callable[..., None]) -> Array | None:
         """Let a concatenation wait: see mapped_chains.added."""
         if queue.owner != threading.get_ident():
             return None

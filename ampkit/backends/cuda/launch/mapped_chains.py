@@ -26,32 +26,40 @@ MAX_PIECES = 4  # each element of a concatenation computes all of them
 
 
 class CatLaunch(Launch):
-    """A concatenation that waits. join(out, arrays, axis) stores it."""
+    """A concatenation that waits. join(out, pieces, axis) stores it; a piece is an array, or the number 0 for zeros."""
 
-    __slots__ = ("axis", "join", "starts")
+    __slots__ = ("axis", "join", "lengths", "starts")
 
-    def __init__(self, number: int, plan: LaunchPlan, pieces: tuple[Value, ...], axis: int, join: Callable[..., None]):
+    def __init__(
+        self, number: int, plan: LaunchPlan, pieces: tuple[Any, ...], lengths: list[int], axis: int,
+        join: Callable[..., None],
+    ):  # fmt: skip
         super().__init__(number, "Cat", False, plan, pieces)
-        self.key, self.axis, self.join = ("cat", number), axis, join
-        lengths = [one.array.shape[axis] for one in pieces]
+        self.key, self.axis, self.join, self.lengths = ("cat", number), axis, join, lengths
         self.starts = [sum(lengths[:i]) for i in range(len(pieces))]
+
+    def piece(self, i: int, at: IndexMap, shape: Sequence[int]) -> IndexMap | None:
+        """The map of a piece where `at` is that of the result, in a chain of this shape; None if it is never read."""
+        return at.of_piece(self.axis, self.starts[i], self.lengths[i], shape)
 
     def run(self, operands: Any, outs: Any) -> None:
         self.join(outs[0], operands, self.axis)
 
 
-def added(chains: Any, arrays: Sequence[Array], axis: int, join: Callable[..., None]) -> Array | None:
-    """Let a concatenation wait, of arrays in the memory order of the result. -> that; None if it must run now."""
-    first, rest = arrays[0], arrays[1:]
-    length = sum(one.shape[axis] for one in arrays)
-    shape = (*first.shape[:axis], length, *first.shape[axis + 1 :])
+def added(chains: Any, pieces: Sequence[Any], axis: int, join: Callable[..., None]) -> Array | None:
+    """Let a concatenation wait, of arrays in the memory order of the result, and of a number of zeros in the place of
+    an array. -> that; None if it must run now."""
+    arrays = [one for one in pieces if not isinstance(one, int)]
+    first, lengths = arrays[0], [one if isinstance(one, int) else one.shape[axis] for one in pieces]
+    shape = (*first.shape[:axis], sum(lengths), *first.shape[axis + 1 :])
     count = prod(shape)
-    if chains.recording is None or not rest or len(arrays) > MAX_PIECES or not 0 < count <= MAX_ELEMENTS:
+    if chains.recording is None or not 1 < len(pieces) <= MAX_PIECES or not 0 < count <= MAX_ELEMENTS:
         return None
     if first.dtype not in STORED | {bool_} or any(one.dtype != first.dtype or not one.size for one in arrays):
         return None
     plan = LaunchPlan(shape, None, blocks_for(count, BLOCK * PER_THREAD), None, None, ())
-    found = CatLaunch(chains.number(), plan, tuple([chains.operand(one) for one in arrays]), axis, join)
+    operands = tuple([chains.operand(0.0 if isinstance(one, int) else one) for one in pieces])
+    found = CatLaunch(chains.number(), plan, operands, lengths, axis, join)
     out = plan.empty(first, first.dtype)
     found.makes([chains.waits(out, found, 0)])
     queue.waiting = True
@@ -101,13 +109,11 @@ class Search:
         self.placed[launch.number, at] = Placed(launch, at, ())
         reads: list[Any] = []
         for i, one in enumerate(launch.operands):
-            if not is_value(one):
-                reads.append(one)
-                continue
-            place: IndexMap | None = at
-            if isinstance(launch, CatLaunch):
-                place = at.of_piece(launch.axis, launch.starts[i], one.array.shape[launch.axis], self.plan.shape)
-            reads.append(None if place is None else self._read(one, place.of_operand(one.array.shape)))
+            place = launch.piece(i, at, self.plan.shape) if isinstance(launch, CatLaunch) else at
+            if place is None or not is_value(one):
+                reads.append(None if place is None else one)
+            else:
+                reads.append(self._read(one, place.of_operand(one.array.shape)))
         self.placed[launch.number, at] = Placed(launch, at, tuple(reads))
 
     def _read(self, one: Value, at: IndexMap) -> Any:
@@ -167,7 +173,7 @@ def _is_raw(found: Search, launch: Launch, at: IndexMap) -> bool:
     if not isinstance(launch, CatLaunch):
         return False
     for one in found.placed[launch.number, at].reads:
-        if one is None:
+        if not isinstance(one, tuple):
             continue
         value, place = one
         if not isinstance(value, Value):
@@ -212,11 +218,15 @@ def _kernel(found: Search, stored: list[Value]) -> tuple[Any, ...]:
             if value is not None and made is not None:
                 names[id(value), one.map] = f"v{made[0]}"
         if isinstance(one.launch, CatLaunch):
-            pieces = list[tuple[int | None, str]]()
+            pieces, zeros = list[tuple[int | None, str]](), dict[None, str]()
             for i, name in enumerate(operands):
-                if name is not None:
+                if name is None:
+                    continue
+                if isinstance(one.reads[i], tuple):
                     pieces.append((_bound(found, one, i, bounds), name))
-            described.append(Select(tuple(pieces), values[0]))
+                else:
+                    zeros[None] = name  # where no piece is
+            described.append(Select((*pieces, *zeros.items()), values[0]))
         else:
             described.append(Step(one.launch.name, one.launch.backward, tuple(map(str, operands)), values))
     places = [int(names[id(one), found.whole][1:]) for one in stored]
@@ -239,7 +249,6 @@ def _name(names: dict[Any, str], numbers: Names, one: Any) -> str | None:
 def _bound(found: Search, one: Placed, i: int, bounds: list[Bound]) -> int | None:
     """The number of the bound within which a concatenation has its piece i; None if everywhere."""
     launch: Any = one.launch
-    length = launch.operands[i].array.shape[launch.axis]
-    at = one.map.of_piece(launch.axis, launch.starts[i], length, found.plan.shape)
+    at = launch.piece(i, one.map, found.plan.shape)
     assert at is not None
     return bounds.index(at.bounds[-1]) if len(at.bounds) > len(one.map.bounds) else None
