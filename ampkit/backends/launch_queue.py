@@ -1,9 +1,9 @@
 """The launches of a compiled step that wait to run together: on a CPU while it runs, on a GPU while it is recorded.
 
-A kernel that only launches elementwise functions, on a GPU also reductions, norms and `cat`, may leave them here:
-their outputs exist as arrays, whose elements are computed when they are needed. So whatever reads memory, or writes to
-it, says so first: every other kernel before it runs, every access to `Tensor.array` but that of a call of an op, the
-parts of a backward pass that add, cast or store gradients by plain array code, and the end of the step.
+A kernel that only launches elementwise functions, on a GPU also reductions, norms, softmax and `cat`, may leave them
+here: their outputs exist as arrays, whose elements are computed when they are needed. So whatever reads memory, or
+writes to it, says so first: every other kernel before it runs, every access to `Tensor.array` but that of a call of an
+op, the parts of a backward pass that add, cast or store gradients by plain array code, and the end of the step.
 
 kernels/cpu/pointwise/chain.py holds the launches of a CPU, which run tile by tile, all of them whatever is needed;
 backends/cuda/launch/chains.py those of a GPU, of which what is needed runs, as one generated kernel per chain.
@@ -91,8 +91,8 @@ class Chains:
     def add_cat(self, arrays: Sequence[Any], axis: int, join: Any) -> Any:
         """The same for a concatenation, which `join(out, arrays, axis)` stores; an int is so many zeros."""
 
-    def add_norm(self, norm: Any) -> bool:
-        """Let a norm wait, whose outputs are allocated. -> whether it does."""
+    def add_template(self, call: Any) -> bool:
+        """Let a norm or a softmax wait, whose outputs are allocated. -> whether it does."""
         return False
 
     def add_following(self, name: str, call: Any, reads: Sequence[Any], outs: Sequence[Any]) -> bool:

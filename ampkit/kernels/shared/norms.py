@@ -22,9 +22,10 @@ EPS = float(np.finfo(np.float32).eps)
 
 
 def register_softmax(
-    launcher: Launcher, normalized: Function, gradient: Function, fits: Function, readable: Function, dtypes: Any = None
-) -> None:
-    """Register softmax and log_softmax.
+    launcher: Launcher, normalized: Function, gradient: Function, fits: Function, readable: Function,
+    dtypes: Any = None, launches: bool = False,
+) -> None:  # fmt: skip
+    """Register softmax and log_softmax. launches: see Kernel.
 
     normalized(input, dim, logarithm, dtype) -> softmax, or its logarithm. gradient(dy, out, dim, logarithm, dtype).
     """
@@ -37,8 +38,8 @@ def register_softmax(
         def backward(dy: Array, saved: Saved, needs: Any, dim: int, dtype: Any) -> Array:
             return gradient(dy, saved.out, dim, logarithm, needs[0])
 
-        launcher.on(op, forward, fits, dtypes)
-        launcher.on_backward(op, backward, readable)
+        launcher.on(op, forward, fits, dtypes, launches)
+        launcher.on_backward(op, backward, readable, launches=launches)
 
     register(softmax, logarithm=False)
     register(log_softmax, logarithm=True)

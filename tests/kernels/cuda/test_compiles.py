@@ -16,12 +16,13 @@ from cuda_on_cpu import nvrtc_compiler
 from cuda_on_cpu.entries import entries
 
 from ampkit.backends.cuda import nvrtc
-from ampkit.backends.cuda.launch import column_source, norm_source, row_source
+from ampkit.backends.cuda.launch import column_source, row_source, template_source
 from ampkit.backends.cuda.launch.chain_source import Input, Output, Select, Step, source
 from ampkit.backends.cuda.launch.column_source import Columns
-from ampkit.backends.cuda.launch.norm_source import Norm
 from ampkit.backends.cuda.launch.row_source import Reduction, RowArray, RowScalar, RowShape, RowStep
+from ampkit.backends.cuda.launch.rows import RowPlan
 from ampkit.base.dtypes import bfloat16, bool_, float16, float32
+from ampkit.kernels.cuda.nn import layer_norm, softmax
 
 STEMS = sorted(str(path.relative_to(nvrtc.KERNELS).with_suffix("")) for path in nvrtc.KERNELS.rglob("*.cu"))
 QUICK = ("--Ofast-compile=max",)  # says whether the code is the architecture's, in a seventh of the time
@@ -149,18 +150,32 @@ def norm_chain_sources():
     total = Step("Add", False, ("x0", "x1"), ((1, float32),))
     out = Step("Copy", False, ("x2",), ((2, bfloat16),))
     for forth, back in (((8, 4, False), (8, 1, True)), ((8, 2, True),) * 2, ((1, 4, False),) * 2):
-        norm = Norm(False, True, (("v1", float32),), float32, *forth)
-        yield norm_source.source(norm, (total, out), plain, ((1, float32), (2, bfloat16)), 0)
-        norm = Norm(True, back[2], (("v1", float32), ("x0", float32)), float32, *back)
+        outputs = (1, float32), (2, bfloat16)
+        norm = layer_norm.template(False, True, RowPlan(*forth))
+        yield template_source.source(norm, (("v1", float32),), float32, (total, out), plain, outputs, 0)
+        norm = layer_norm.template(True, back[2], RowPlan(*back))
         wide = Step("Copy", False, ("x1",), ((1, float32),))
         total_2 = Step("Add", False, ("x2", "x0"), ((2, float32),))
-        yield norm_source.source(norm, (wide, total_2), plain, ((2, float32), (0, float32)), 0)
+        outputs, read = ((2, float32), (0, float32)), (("v1", float32), ("x0", float32))
+        yield template_source.source(norm, read, float32, (wide, total_2), plain, outputs, 0)
+
+
+def softmax_chain_sources():
+    """softmax the same: in a warp, and in blocks of all sizes."""
+    plain = RowArray(float32, None, row_source.WIDE), RowArray(bfloat16, None, row_source.WIDE)
+    total, out = (Step("Add", False, ("x0", "x1"), ((1, float32),)), Step("Copy", False, ("x2",), ((2, bfloat16),)))
+    for shape, threads in (((8, 1), 128), ((8, 4), 128), ((1, 4), 128), ((8, 0), 512), ((1, 0), 1024)):
+        made, outputs = softmax.template(False, True, shape, threads), ((2, bfloat16),)
+        yield template_source.source(made, (("v1", float32),), float32, (total, out), plain, outputs, 0)
+        made, read = softmax.template(True, False, shape, threads), (("v1", float32), ("x0", float32))
+        yield template_source.source(made, read, float32, (total, out), plain, outputs, 0)
 
 
 @needs_nvrtc
 def test_chains_compile_and_keep_their_values_in_registers(arch):
     of_elements = *chain_sources(), *mapped_chain_sources()
-    for code, name in (*of_elements, *column_chain_sources(), *row_chain_sources(), *norm_chain_sources()):
+    of_templates = *norm_chain_sources(), *softmax_chain_sources()
+    for code, name in (*of_elements, *column_chain_sources(), *row_chain_sources(), *of_templates):
         (price,) = nvrtc_compiler.build_once(code, (name,), arch, ARCHS[arch])
         print(f"{arch:7}{price.registers:4} registers  {name}")  # noqa: T201
         if not ARCHS[arch]:
@@ -200,9 +215,9 @@ def test_a_sum_of_columns_is_contracted_with_a_prologue_as_it_is_alone():
 @needs_nvrtc
 def test_a_norm_between_products_is_contracted_as_it_is_alone():
     before, after = (Step("Mul", False, (x, "x0"), ((i, float32),)) for i, x in ((1, "x0"), (2, "x1")))
-    norm = Norm(False, True, (("v1", float32),), float32, 8, 4, False)
+    norm = layer_norm.template(False, True, RowPlan(8, 4, False))
     plain = RowArray(float32, None, row_source.WIDE)
-    chain = norm_source.source(norm, (before, after), (plain,), ((2, float32),), 0)
+    chain = template_source.source(norm, (("v1", float32),), float32, (before, after), (plain,), ((2, float32),), 0)
     one = '#include "nn/layer_norm.cu"\n', "layer_norm_forward<float, float, 8, 4, false>"
     counts = [nvrtc_compiler.instructions(*each, "compute_90", "fma.rn") for each in (chain, one)]
     assert counts[0] == counts[1] > 0

@@ -6,8 +6,8 @@ as its inputs are held by others, too: whoever needs it later computes it anew f
 to store and to read it.
 
 Launches wait as addresses, which keep no memory: whether a result is held is whether its allocation is alive.
-Reductions and norms wait, too, for kernels of their own, each with a prologue and an epilogue (row_chains, norm_chains,
-column_chains), as do concatenations, and views of what waits (mapped_chains).
+Reductions and norms wait, too, for kernels of their own, each with a prologue and an epilogue (row_chains,
+template_chains, column_chains), as do concatenations, and views of what waits (mapped_chains).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ampkit.base.dtypes import Array, DType
 from ampkit.base.errors import AmpkitError, UnsupportedError
 
 from ..nvrtc import STORED, launch
-from . import column_chains, elementwise, mapped_chains, norm_chains, row_chains
+from . import column_chains, elementwise, mapped_chains, row_chains, template_chains
 from .chain_layout import chain_arrays, whole
 from .chain_source import Output, source
 from .elementwise import BLOCK, LaunchPlan
@@ -111,15 +111,15 @@ class CudaChains(Chains):
         """Let a reduction of columns wait, a reduction.ColumnCall, if x does. -> its result, or None."""
         return column_chains.added(self, x, call) if queue.owner == threading.get_ident() else None
 
-    def add_norm(self, norm: Any) -> bool:
-        """Let a norm of rows wait, a norm_chains.NormCall. -> whether it does."""
-        return queue.owner == threading.get_ident() and norm_chains.added(self, norm)
+    def add_template(self, call: Any) -> bool:
+        """Let a norm or a softmax of rows wait, a template_chains.TemplateCall. -> whether it does."""
+        return queue.owner == threading.get_ident() and template_chains.added(self, call)
 
     def add_following(
         self, name: str, call: Callable[..., None], reads: Sequence[Array], outs: Sequence[Array]
     ) -> bool:
         """Let `call(reads, outs)` wait for the arrays `reads`, which wait; it runs right after they are computed."""
-        return queue.owner == threading.get_ident() and norm_chains.followed(self, name, call, reads, outs)
+        return queue.owner == threading.get_ident() and template_chains.followed(self, name, call, reads, outs)
 
     def add_cat(self, arrays: Sequence[Any], axis: int, join: Callable[..., None]) -> Array | None:
         """Let a concatenation wait: see mapped_chains.added."""

@@ -58,14 +58,6 @@ __device__ __forceinline__ void for_each_pack(int64 cols, F f) {
     }
 }
 
-// Output [rows, cols].
-template <typename S>
-struct RowOutput {
-    S* to;
-    template <int V>
-    __device__ __forceinline__ void store(float (&v)[V], int64 at) const { store_floats<V>(to + at, v); }
-};
-
 // out = affine((x - mean) * rstd), with rstd = 1 / sqrt(mean((x - mean)^2) + eps); without CENTERED the mean is 0. Two
 // passes over the row. Writes means (if CENTERED) and rstds [rows].
 template <bool CENTERED, int V, int K, bool BLOCK, typename Source, typename Scales, typename Out>

@@ -113,3 +113,11 @@ struct ArrayInput {
     template <int V>
     __device__ __forceinline__ void reload(float (&v)[V], int64 at) const { load_floats<V>(x + at, v); }
 };
+
+// What a kernel stores: the elements of `to`.
+template <typename S>
+struct ArrayOutput {
+    S* to;
+    template <int V>
+    __device__ __forceinline__ void store(float (&v)[V], int64 at) const { store_floats<V>(to + at, v); }
+};

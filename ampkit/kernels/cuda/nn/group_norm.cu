@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(MAX_BLOCK<K, BLOCK>) group_norm_forward(
     const S* x, const float* weight, const float* bias, T* out, float* mean, float* rstd, int64 rows, int64 cols,
     int64 cached, float eps, int groups, int group_channels, int spatial) {
     ChannelAffine affine = {weight, bias, unsigned(groups), unsigned(group_channels), unsigned(spatial)};
-    forward<true, V, K, BLOCK>(ArrayInput<S>{x}, affine, RowOutput<T>{out}, mean, rstd, rows, cols, cached, eps);
+    forward<true, V, K, BLOCK>(ArrayInput<S>{x}, affine, ArrayOutput<T>{out}, mean, rstd, rows, cols, cached, eps);
 }
 
 // This lane's share of sum(dy * x_hat) and sum(dy) of one channel.

@@ -8,7 +8,7 @@ template <typename S, typename T, int V, int K, bool BLOCK>
 __global__ void __launch_bounds__(MAX_BLOCK<K, BLOCK>) layer_norm_forward(
     const S* x, const float* weight, const float* bias, T* out, float* mean, float* rstd, int64 rows, int64 cols,
     int64 cached, float eps) {
-    forward<true, V, K, BLOCK>(ArrayInput<S>{x}, ColumnAffine{weight, bias}, RowOutput<T>{out}, mean, rstd, rows, cols,
+    forward<true, V, K, BLOCK>(ArrayInput<S>{x}, ColumnAffine{weight, bias}, ArrayOutput<T>{out}, mean, rstd, rows, cols,
                                cached, eps);
 }
 
@@ -17,7 +17,7 @@ template <typename S, typename T, int V, int K, bool BLOCK>
 __global__ void __launch_bounds__(MAX_BLOCK<K, BLOCK>) rms_norm_forward(const S* x, const float* weight, T* out,
                                                                         float* rstd, int64 rows, int64 cols,
                                                                         int64 cached, float eps) {
-    forward<false, V, K, BLOCK>(ArrayInput<S>{x}, ColumnAffine{weight, nullptr}, RowOutput<T>{out}, nullptr, rstd, rows,
+    forward<false, V, K, BLOCK>(ArrayInput<S>{x}, ColumnAffine{weight, nullptr}, ArrayOutput<T>{out}, nullptr, rstd, rows,
                                 cols, cached, eps);
 }
 
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(MAX_BLOCK<K, BLOCK>) layer_norm_backward(
     const T* dy, const S* x, const float* weight, const float* mean, const float* rstd, S* dx, float* dw, float* db,
     int64 rows, int64 cols, int64 cached) {
     backward<true, V, K, BLOCK>(ArrayInput<T>{dy}, ArrayInput<S>{x}, ColumnAffine{weight, nullptr}, mean, rstd,
-                                RowOutput<S>{dx}, dw, db, rows, cols, cached);
+                                ArrayOutput<S>{dx}, dw, db, rows, cols, cached);
 }
 
 // dx, and the block's share of dw [gridDim.x, cols], null if not wanted.
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(MAX_BLOCK<K, BLOCK>) rms_norm_backward(
     const T* dy, const S* x, const float* weight, const float* rstd, S* dx, float* dw, int64 rows, int64 cols,
     int64 cached) {
     backward<false, V, K, BLOCK>(ArrayInput<T>{dy}, ArrayInput<S>{x}, ColumnAffine{weight, nullptr}, nullptr, rstd,
-                                 RowOutput<S>{dx}, dw, nullptr, rows, cols, cached);
+                                 ArrayOutput<S>{dx}, dw, nullptr, rows, cols, cached);
 }
 
 // dw, db [gridDim.y, cols]: sums of dy * x_hat and of dy over every gridDim.y-th row; a thread per column. mean: null

@@ -8,6 +8,7 @@ sums over the rows of a block, then over the blocks.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,9 @@ from ampkit.backends.cuda.array_layout import (
     to_float32,
     vector_width,
 )  # fmt: skip
-from ampkit.backends.cuda.launch.norm_chains import NormCall
 from ampkit.backends.cuda.launch.rows import (
     CHUNKS,
+    Grid,
     RowPlan,
     back_grid,
     back_plan,
@@ -34,6 +35,8 @@ from ampkit.backends.cuda.launch.rows import (
     weight_columns,
     weight_sums,
 )
+from ampkit.backends.cuda.launch.template_chains import TemplateCall
+from ampkit.backends.cuda.launch.template_source import Template
 from ampkit.backends.cuda.nvrtc import STORED, blocks_for, cached_columns, launch, typed
 from ampkit.base.dtypes import Array, DType, float32
 from ampkit.core.autograd.saved import Saved
@@ -43,6 +46,47 @@ from ampkit.ops.nn.layer_norm import group_norm, layer_norm, rms_norm
 from ..pointwise import LAUNCHER
 
 # layer_norm and rms_norm: a row is the trailing axes, flattened
+
+
+@lru_cache(256)
+def template(backward: bool, centered: bool, plan: RowPlan) -> Template:
+    """The kernel of a norm, or of its gradient, for chains."""
+    statistics, mean = ["float* mean", "float* rstd"][not centered :], "mean" if centered else "nullptr"
+    sizes = "long long rows", "long long cols", "long long cached"
+    how = ", ".join(map(_written, (centered, *plan)))
+    if backward:
+        sums, db = ["float* dw", "float* db"][: 1 + centered], "db" if centered else "nullptr"
+        own = ["const float* weight", *[f"const {one}" for one in statistics], *sums, *sizes]
+        affine, more = "ColumnAffine{{weight, nullptr}}", f"dw, {db}, rows, cols, cached"
+        call = f"backward<{how}>({{loads}}, {affine}, {mean}, rstd, {{store}}, {more})"
+    else:
+        scales, bias = ["const float* weight", "const float* bias"][: 1 + centered], "bias" if centered else "nullptr"
+        own = [*scales, *statistics, *sizes, "float eps"]
+        more = f"{mean}, rstd, rows, cols, cached, eps"
+        call = f"forward<{how}>({{loads}}, ColumnAffine{{{{weight, {bias}}}}}, {{store}}, {more})"
+    bounds = f"MAX_BLOCK<{plan.accesses}, {_written(plan.block)}>"
+    return Template(_name(centered, backward), "norm", call, ", ".join(own), bounds, plan.width)
+
+
+def _written(argument: bool | int) -> str:
+    return str(argument).lower()
+
+
+def _name(centered: bool, backward: bool) -> str:
+    return f"{'layer' if centered else 'rms'}_norm{'_backward' if backward else ''}"
+
+
+def _call(
+    backward: bool, centered: bool, loads: Any, vectors: Any, out: Array, results: Any, cols: int, plan: RowPlan,
+    config: Grid, more: Any = (),
+) -> TemplateCall:  # fmt: skip
+    stored, answered = (out.dtype, loads[0].dtype) if backward else (loads[0].dtype, out.dtype)
+    entry = typed(_name(centered, backward) + ("" if backward else "_forward"), stored, answered, *plan)
+    numbers = np.int64(out.size // cols), np.int64(cols), np.int64(config.cached), *more
+    made = template(backward, centered, plan) if plan.accesses else None  # of rows that registers hold
+    title = "LayerNorm" if centered else "RMSNorm"
+    arrays, costs = (loads, vectors, out, results), 0.0 if backward else 1.25  # it is some work, too
+    return TemplateCall(title, backward, "nn/layer_norm", entry, *arrays, numbers, cols, config, made, costs)
 
 
 def _normalized(
@@ -55,7 +99,8 @@ def _normalized(
     statistics = [backend.empty((rows, 1), float32) for _ in range(1 + centered)]
     plan = row_plan(cols, x, out, *scales)
     config = grid(x, cols, plan)
-    NormCall(False, centered, (x,), tuple(scales), out, tuple(statistics), cols, plan, config, eps).launch()
+    arrays = (x,), tuple(scales), out, tuple(statistics)
+    _call(False, centered, *arrays, cols, plan, config, (np.float32(eps),)).launch()
     return out, *(statistics if centered else (None, *statistics))
 
 
@@ -75,7 +120,7 @@ def _gradients(
     parts = [None if need is None else backends.backend_of(dy).empty((count, cols), float32) for need in needs[1:]]
     if dx is not None:
         given, shares = (weight, *statistics), tuple(parts) if summed else (None,) * len(parts)
-        NormCall(True, centered, (grad, x), given, dx, shares, cols, plan, config).launch()
+        _call(True, centered, (grad, x), given, dx, shares, cols, plan, config).launch()
     if not summed:
         weight_columns(grad, x, statistics, parts)
     size = () if isinstance(normalized_shape, int) else normalized_shape

@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(MAX_BLOCK<K, BLOCK>) add_layer_norm_forward(
     float* rstd, int64 rows, int64 cols, int64 cached, float eps, bool* keep_mask, unsigned threshold, float scale,
     uint64 seed, uint64 call, const uint64* draws) {
     ResidualInput<R, B> x = {residual, branch, total, {keep_mask, threshold, scale, seed, call, draws}};
-    forward<true, V, K, BLOCK>(x, ColumnAffine{weight, bias}, RowOutput<T>{norm}, mean, rstd, rows, cols, cached, eps);
+    forward<true, V, K, BLOCK>(x, ColumnAffine{weight, bias}, ArrayOutput<T>{norm}, mean, rstd, rows, cols, cached, eps);
 }
 
 // dresidual, dbranch from dnorm and dsum; dw, db as in norm.cuh's backward. Rows are strided over the grid.

@@ -6,6 +6,7 @@ does not fit is read twice. logsumexp is two reductions and an elementwise kerne
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,10 @@ import numpy as np
 from ampkit import backends
 from ampkit.backends.cuda.array_layout import contiguous, supports_dtypes, supports_rows, vector_width
 from ampkit.backends.cuda.launch.row_alignment import LARGE
-from ampkit.backends.cuda.nvrtc import SHARED, blocks_for, cached_columns, launch, typed
+from ampkit.backends.cuda.launch.rows import WARPS, Grid
+from ampkit.backends.cuda.launch.template_chains import TemplateCall
+from ampkit.backends.cuda.launch.template_source import Template
+from ampkit.backends.cuda.nvrtc import SHARED, blocks_for, cached_columns, typed
 from ampkit.base.dtypes import Array, DType
 from ampkit.core.autograd.saved import Saved
 from ampkit.kernels.shared.norms import register_softmax
@@ -23,8 +27,6 @@ from ..pointwise import LAUNCHER
 from ..reduction.reductions import fits, reduced_with_axes
 
 register_logsumexp(LAUNCHER, reduced_with_axes, fits)
-
-WARPS = 4  # rows per block where each row has a warp
 
 
 def _supports_rows(array: Array, dim: int, dtype: Any = None) -> bool:
@@ -53,27 +55,39 @@ def _grid(rows: int, cols: int, accesses: int, shared: int) -> tuple[int, int]:
     return rows, 128 if cols <= 1024 else 512 if shared <= SHARED else 1024
 
 
+@lru_cache(256)
+def template(backward: bool, logarithm: bool, shape: tuple[int, int], threads: int) -> Template:
+    """The kernel for chains. shape: as of `_shape`; threads: of a block."""
+    how = ", ".join(map(str, ("true" if logarithm else "false", *shape)))
+    name, own = "softmax_backward" if backward else "softmax", "long long rows, long long cols, long long cached"
+    call = f"rows_{name}<{how}>({{loads}}, {{store}}, rows, cols, cached)"
+    return Template(f"log_{name}" if logarithm else name, "softmax", call, own, str(threads), shape[0])
+
+
 def _launch(
-    name: str, stored: DType, out_dtype: DType, shape: tuple[int, int], cols: int, column_bytes: int, *args: Array
+    backward: bool, logarithm: bool, stored: DType, answered: DType, loads: tuple[Array, ...], out: Array
 ) -> None:
-    """Launch `name`. column_bytes: bytes per column that a block caches in shared memory for its second pass."""
-    rows, cached = args[0].size // cols, 0 if shape[1] else cached_columns(args[0], cols, column_bytes)
-    shared, sizes = cached * column_bytes, (np.int64(rows), np.int64(cols), np.int64(cached))
-    entry = typed(name, stored, out_dtype, *shape)
-    launch("nn/softmax", entry, *_grid(rows, cols, shape[1], shared), *args, *sizes, shared=shared)
+    """Launch the kernel of inputs of `stored` and outputs of `answered`, or that of its gradient."""
+    cols, column_bytes = out.shape[-1], sum(each.dtype.itemsize for each in loads)  # of a column in shared memory
+    rows, shape = out.size // cols, _shape(cols, *loads, out)
+    cached = 0 if shape[1] else cached_columns(out, cols, column_bytes)
+    blocks, threads = _grid(rows, cols, shape[1], cached * column_bytes)
+    config, made = Grid(blocks, threads, cached, cached * column_bytes), template(backward, logarithm, shape, threads)
+    entry = typed(made.name + ("" if backward else "_forward"), stored, answered, *shape)
+    title, numbers = "LogSoftmax" if logarithm else "Softmax", (np.int64(rows), np.int64(cols), np.int64(cached))
+    arrays = loads, (), out, ()
+    TemplateCall(title, backward, "nn/softmax", entry, *arrays, numbers, cols, config, made).launch()
 
 
 def _normalized(input: Array, dim: int, logarithm: bool, dtype: DType) -> Array:
-    out, input = backends.backend_of(input).empty(input.shape, dtype), contiguous(input)
-    name, cols = "log_softmax_forward" if logarithm else "softmax_forward", input.shape[-1]
-    _launch(name, input.dtype, dtype, _shape(cols, input, out), cols, input.dtype.itemsize, input, out)
+    out = backends.backend_of(input).empty(input.shape, dtype)
+    _launch(False, logarithm, input.dtype, dtype, (contiguous(input),), out)
     return out
 
 
 def _gradient(dy: Array, out: Array, dim: int, logarithm: bool, dtype: DType) -> Array:
-    dx, dy, out = backends.backend_of(dy).empty(dy.shape, dtype), contiguous(dy), contiguous(out)
-    name, cols = "log_softmax_backward" if logarithm else "softmax_backward", dy.shape[-1]
-    _launch(name, dtype, out.dtype, _shape(cols, dy, out, dx), cols, 2 * out.dtype.itemsize, dy, out, dx)
+    dx = backends.backend_of(dy).empty(dy.shape, dtype)
+    _launch(True, logarithm, dtype, out.dtype, (contiguous(dy), contiguous(out)), dx)
     return dx
 
 
@@ -82,4 +96,4 @@ def _readable(dy: Array, saved: Saved, needs: Any, dim: int, dtype: Any) -> bool
     return known and _supports_rows(dy, dim) and _supports_rows(saved.out, dim)
 
 
-register_softmax(LAUNCHER, _normalized, _gradient, _supports_rows, _readable, supports_dtypes)
+register_softmax(LAUNCHER, _normalized, _gradient, _supports_rows, _readable, supports_dtypes, True)

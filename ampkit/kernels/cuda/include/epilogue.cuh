@@ -1,9 +1,8 @@
-// Norms with a prologue and an epilogue: one kernel, which backends/cuda/launch/norm_source.py writes.
+// What generated kernels hand to the templates of norms and softmax; backends/cuda/launch/template_source.py writes them.
 #pragma once
 #include "include/chain.cuh"
-#include "include/norm.cuh"
 
-// An epilogue in the place of a RowOutput: stores(v, e) computes from its values what is stored, from element e on.
+// An epilogue in the place of a ArrayOutput: stores(v, e) computes from its values what is stored, from element e on.
 template <typename F>
 struct Epilogue {
     const F& stores;
