@@ -175,3 +175,23 @@ def test_gradcheck_of_a_tensor_that_is_passed_twice_or_shares_a_graph_with_other
     shared = x.exp()
     assert gradcheck(lambda y: y.square() + shared.detach(), (shared,))
     assert gradcheck(lambda y: y.square() + shared.detach(), (shared,))
+
+
+def test_gradcheck_refuses_outputs_whose_dtypes_depend_on_the_values():
+    x = ampkit.ones(1, dtype=ampkit.float64, requires_grad=True)
+    with pytest.raises(AssertionError, match=r"outputs of dtypes .* where an input is moved"):
+        gradcheck(lambda x: x.float() if x.item() == 1 else x, x)
+
+
+def test_nondet_tol_says_how_far_a_second_backward_may_be_from_the_first():
+    x = ampkit.randn(3, dtype=ampkit.float64, requires_grad=True)
+
+    def noisy(x):
+        y = x * x
+        y.register_hook(lambda dy: dy + 1e-9 * ampkit.randn(3, dtype=ampkit.float64))
+        return y
+
+    for check in (gradcheck, gradgradcheck):
+        with pytest.raises(AssertionError, match="not deterministic"):
+            check(noisy, x, nondet_tol=1e-12)
+        assert check(noisy, x, 1e-4, nondet_tol=1e-6)

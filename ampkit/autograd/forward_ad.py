@@ -12,12 +12,15 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from typing import Any, NamedTuple
+from weakref import ref
 
 from ..base.errors import DTypeError, ShapeError, StateError
 from ..core.arguments import shown
 from ..core.autograd.forward_pass import push_forward
 from ..core.autograd.grad_mode import enable_grad
-from ..core.tensor import Tensor
+from ..core.autograd.node import alias
+from ..core.autograd.views import share
+from ..core.tensor import Edge, Tensor
 from ..ops.argument_checks import check_all
 
 __all__ = ["UnpackedDualTensor", "dual_level", "enter_dual_level", "exit_dual_level", "make_dual", "unpack_dual"]
@@ -34,7 +37,9 @@ class _Level:
     """An open level: its dual tensors and their tangents, and whether these can be differentiated."""
 
     def __init__(self) -> None:
-        self.duals: list[tuple[Tensor, Tensor]] = []
+        self.duals: list[ref[Tensor]] = []
+        self.edges: list[Edge] = []  # where each stood on the tape when it was made
+        self.tangents: list[Tensor] = []
         self.traced = False
         self.recording = enable_grad()
 
@@ -71,29 +76,44 @@ class dual_level:
 def make_dual(tensor: Tensor, tangent: Tensor, *, level: int | None = None) -> Tensor:
     """A tensor with the values of `tensor` that carries a tangent of its shape and dtype.
 
-    Raises StateError outside of a level, DTypeError for dtypes and ShapeError for shapes that differ.
+    A change in place of one of them shows in both. Raises StateError outside of a level and for a tangent that is a
+    dual tensor, DTypeError for dtypes and ShapeError for shapes that differ.
     """
     opened = _open("make_dual")
     if not tensor.is_floating_point() or tangent.dtype != tensor.dtype:
         raise DTypeError("make_dual", "a float tensor and a tangent of its dtype", f"{tensor.dtype}, {tangent.dtype}")
     if tangent.shape != tensor.shape:
         raise ShapeError("make_dual", f"a tangent of shape {list(tensor.shape)}", f"shape {list(tangent.shape)}")
-    dual = tensor.view_as(tensor) if tensor.requires_grad else tensor.detach().requires_grad_().view_as(tensor)
-    opened.duals.append((dual, tangent))
+    if unpack_dual(tangent).tangent is not None:
+        raise StateError("make_dual", "a tangent without a tangent", "a dual tensor", "nest ampkit.func.jvp instead")
+    source = tensor if tensor.requires_grad else tensor.detach().requires_grad_()
+    edge: Any = source._tape_edge
+    dual = alias(tensor.array, edge)  # and no view of it, which could not change in place if it is a leaf
+    share(tensor, dual)
+    dual.exposed()
+    edge = dual._tape_edge
+    opened.duals.append(ref(dual))
+    opened.edges.append(edge)
+    opened.tangents.append(tangent)
     opened.traced |= tensor.requires_grad or tangent.requires_grad
     return dual
 
 
 def unpack_dual(tensor: Tensor, *, level: int | None = None) -> UnpackedDualTensor:
-    """(value, tangent) of a tensor: tangent None where it depends on no dual tensor, or outside of a level."""
+    """(value, tangent) of a tensor: tangent None where it depends on no dual tensor, or outside of a level.
+
+    Of a dual tensor that has not changed, the tangent is the one that it was made with. The value shares the tensor's
+    memory; it requires grad if a tensor or a tangent of the level does.
+    """
     if not isinstance(tensor, Tensor):
         raise DTypeError("unpack_dual", "a Tensor", shown(tensor))
     opened = _level.get()
     if opened is None or not opened.duals or not tensor.requires_grad:
         return UnpackedDualTensor(tensor, None)
-    edges: list[Any] = [dual._tape_edge for dual, _ in opened.duals]
-    (found,) = push_forward([tensor], edges, [tangent for _, tangent in opened.duals], opened.traced)
-    return UnpackedDualTensor(tensor, found)
+    (found,) = push_forward([tensor], opened.edges, opened.tangents, opened.traced)
+    if found is not None and all(dual() is not tensor for dual in opened.duals):
+        found = found.clone() if any(found is one for one in opened.tangents) else found  # memory of its own
+    return UnpackedDualTensor(tensor.view_as(tensor) if opened.traced else tensor.detach(), found)
 
 
 def _open(where: str) -> _Level:

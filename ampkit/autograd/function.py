@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from .. import backends
 from ..base import observe
 from ..base.dtypes import DIFFERENTIABLE
-from ..base.errors import DTypeError, StateError
+from ..base.errors import DTypeError, StateError, UndefinedError
 from ..base.version_counter import is_unchanged
 from ..core import policy
 from ..core.autograd.grad_mode import enable_grad, is_grad_enabled, no_grad
@@ -188,7 +188,7 @@ class Function:
     @staticmethod
     def forward(*args: Any, **kwargs: Any) -> Any:
         """Compute the output; subclasses define it."""
-        raise StateError("Function", "a static method `forward`", "a class without one")
+        raise UndefinedError("Function", "a static method `forward`", "a class without one")
 
     @staticmethod
     def setup_context(ctx: FunctionCtx, inputs: tuple[Any, ...], output: Any) -> None:
@@ -197,14 +197,28 @@ class Function:
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
-        """The gradients of forward's arguments; subclasses define it."""
-        raise StateError("Function", "a static method `backward`", "a class without one")
+        """The gradients of forward's arguments; subclasses define it, or `vjp`."""
+        raise UndefinedError("Function", "a static method `backward`", "a class without one")
+
+    @staticmethod
+    def vjp(ctx: Any, *grad_outputs: Any) -> Any:
+        """Another name of `backward`, beside `jvp`; subclasses define one of the two."""
+        raise UndefinedError("Function", "a static method `vjp`", "a class without one")
+
+    @classmethod
+    def _pull(cls, ctx: FunctionCtx, *grad_outputs: Any) -> Any:
+        if cls.vjp is Function.vjp:
+            return cls.backward(ctx, *grad_outputs)
+        if cls.backward is not Function.backward:
+            raise StateError(cls.__name__, "one of the static methods `backward` and `vjp`", "both")
+        return cls.vjp(ctx, *grad_outputs)
 
     @staticmethod
     def jvp(ctx: Any, *grad_inputs: Any) -> Any:
-        """The tangents of forward's outputs, given those of its arguments (None for no tangent).
+        """The tangents of forward's outputs, given those of its arguments: None for what is no tensor of floats.
 
-        Subclasses may define it, with `ctx.save_for_forward`; otherwise forward mode differentiates their backward.
+        Where an argument has no tangent it is zeros, or None after `set_materialize_grads(False)`. Subclasses may
+        define it, with `ctx.save_for_forward`; otherwise forward mode differentiates their backward.
         """
         raise StateError("Function", "a static method `jvp`", "a class without one")
 
@@ -269,8 +283,13 @@ def _recorded(function: Any, ctx: FunctionCtx, args: tuple[Any, ...], outs: tupl
             cure = "wrap arrays: ampkit.tensor(...); return several Tensors as a tuple"
             raise DTypeError(f"{ctx._name}.forward", "a Tensor or a tuple of them", f"a {type(out).__name__}", cure)
     made = named_node_type(f"{ctx._name}Backward", FunctionNode)
-    node = made(Call(function), [a._tape_edge if isinstance(a, Tensor) else None for a in args], ctx)
+    op = Call(function)
+    op.changes = bool(ctx._dirty)
+    node = made(op, [a._tape_edge if isinstance(a, Tensor) else None for a in args], ctx)
     node.outputs = tuple([(o.array.shape, o.array.dtype) if isinstance(o, Tensor) else None for o in outs])
+    if function.jvp is not Function.jvp:
+        floats = [isinstance(a, Tensor) and a.is_floating_point() for a in args]
+        op.inputs = [(a.array.shape, a.array.dtype) if f else None for a, f in zip(args, floats, strict=True)]
     ctx._record(args, outs, node)
     return node
 

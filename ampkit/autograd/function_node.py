@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from .. import backends
 from ..base import observe
+from ..base.array_kinds import on_device
 from ..base.errors import ArgumentError, DeviceError, DTypeError, StateError
 from ..core.autograd.node import Node
 from ..core.autograd.traced_array import TracedArray
@@ -48,6 +49,8 @@ class Call:
 
     def __init__(self, function: type[Function]):
         self.function, self.name = function, function.__name__
+        self.changes = False  # whether forward changes an argument in place
+        self.inputs: list[Any] = []  # of a Function with a `jvp`: (shape, dtype) of each float argument, None of others
 
     def needs(self, node: Node) -> tuple[None, ...]:
         return (None,) * len(node.edges)
@@ -68,13 +71,20 @@ class Call:
     def jvp(self, node: Node, tangents: Sequence[Tensor | None], traced: bool) -> Sequence[Tensor | None] | None:
         """The tangents of the outputs by the Function's own `jvp`; None if it has none, or is differentiated.
 
-        It reads constants: where the tangents are differentiated in their turn, its backward is.
+        It reads constants: where the tangents are differentiated in their turn, its backward is, if it has one.
         """
         from .function import Function  # which imports this file
 
-        if traced or self.function.jvp is Function.jvp:
+        has_backward = (self.function.backward, self.function.vjp) != (Function.backward, Function.vjp)
+        if self.function.jvp is Function.jvp or (traced and has_backward):
             return None
         ctx: Any = node.saved
+        if ctx._materializes:
+            backend = backends.backend_of(on_device(next(t.array for t in tangents if t is not None)))
+            pairs = zip(tangents, self.inputs, strict=True)
+            tangents = [t if t is not None or one is None else Tensor(backend.zeros(*one)) for t, one in pairs]
+        if self.changes:  # `jvp` changes tangents in place, which may be those of other tensors too
+            tangents = [None if t is None else t.clone() for t in tangents]
         ctx._runs_jvp = True
         try:
             found = self.function.jvp(ctx, *tangents)
@@ -89,7 +99,7 @@ class Call:
             dys = [Tensor(backend.zeros(*out)) if dy is None and out is not None else dy for dy, out in pairs]
         ctx._node = node
         try:
-            found = self.function.backward(ctx, *dys)
+            found = self.function._pull(ctx, *dys)
         finally:
             ctx._node = None
         device = device_of(next(dy.array for dy in dys if dy is not None))

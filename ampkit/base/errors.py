@@ -79,6 +79,10 @@ class DTypeError(AmpkitError, TypeError):
     """A dtype, or a type, that an operation does not take."""
 
 
+class NoTensorError(DTypeError, ValueError):
+    """An argument is no Tensor: a TypeError as everywhere, and the ValueError that PyTorch's distributions raise."""
+
+
 class DeviceError(AmpkitError):
     """A device that is missing, or tensors on different devices."""
 

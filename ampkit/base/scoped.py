@@ -115,6 +115,10 @@ class ScopedVariable(Generic[_T]):
         """The scopes of open blocks that began after that of `before`, from the innermost on."""
         return list(takewhile(lambda scope: scope is not before, self._chain()))
 
+    def is_open(self, scope: Scope[_T]) -> bool:
+        """Whether the block of this scope is open here."""
+        return any(found is scope for found in self._chain())
+
     def _chain(self) -> Iterator[Scope[_T]]:
         # The scopes of open blocks, from the innermost on.
         scope: Scope[Any] | None = self.scope()

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from ..base.errors import AmpkitError, ArgumentError, DTypeError, unquoted
+from ..base.errors import AmpkitError, ArgumentError, DTypeError, NoTensorError, unquoted
 from .tensor import Tensor
 
 MOST = 2**63 - 1  # the largest integer argument: that of int64
@@ -243,10 +243,14 @@ def of_parameter(parameter: Parameter, names: Mapping[str, Any]) -> Kind | None:
 
 
 def error(where: str, name: str, wanted: Kind, value: Any) -> AmpkitError:
-    """The error for a `value` that parameter `name` does not accept: ArgumentError for a bool, else DTypeError."""
+    """The error for a `value` that parameter `name` does not accept: ArgumentError for a bool, else DTypeError.
+
+    The DTypeError is a NoTensorError where a Tensor is needed.
+    """
     if wanted.description == "a Tensor":
         cure = None if value is None else "wrap it: ampkit.tensor(...)"
-        return DTypeError(where, f"a Tensor for `{name}`", "None" if value is None else type_name(type(value)), cure)
+        got = "None" if value is None else type_name(type(value))
+        return NoTensorError(where, f"a Tensor for `{name}`", got, cure)
     if "True or False" in wanted.description:
         return ArgumentError(where, f"{name} {wanted.description}", shown(value), unquoted(name, value))
     return DTypeError(where, f"{name} as {wanted.description}", shown(value), unquoted(name, value))

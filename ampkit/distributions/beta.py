@@ -62,6 +62,11 @@ class Beta(ExponentialFamily):
     def _natural_params(self) -> tuple[Tensor, ...]:
         return self.concentration1, self.concentration0
 
+    @property
+    def _mean_carrier_measure(self) -> Tensor:
+        a, b = self.concentration1, self.concentration0
+        return 2 * ops.digamma(a + b) - ops.digamma(a) - ops.digamma(b)  # of -log x - log(1 - x)
+
     def _log_normalizer(self, x: Any, y: Any) -> Tensor:
         return draws.log_beta(x, y)
 
@@ -107,6 +112,11 @@ class Dirichlet(ExponentialFamily):
     @property
     def _natural_params(self) -> tuple[Tensor, ...]:
         return (self.concentration,)
+
+    @property
+    def _mean_carrier_measure(self) -> Tensor:
+        a = self.concentration
+        return (ops.digamma(a.sum(-1, keepdim=True)) - ops.digamma(a)).sum(-1)  # of the sum of -log x
 
     def _log_normalizer(self, x: Any) -> Tensor:
         return x.lgamma().sum(-1) - x.sum(-1).lgamma()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..base.errors import ArgumentError, StateError
+from ..base.errors import ArgumentError, StateError, UndefinedError
 from ..core.tensor import Tensor
 from . import constraints, draws
 from .discrete import OfCategorical, WithLogits, enumerated, given_one
@@ -121,7 +121,7 @@ class Binomial(WithLogits):
     def _one_count(self) -> int:
         most = int(self.total_count.max().item())
         if not bool((self.total_count == most).all()):
-            raise StateError("Binomial", "one total_count for the whole batch", "several")
+            raise UndefinedError("Binomial", "one total_count for the whole batch", "several")
         return most
 
     def entropy(self) -> Tensor:

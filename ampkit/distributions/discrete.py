@@ -61,8 +61,13 @@ class WithLogits(Distribution):
     @property
     def param_shape(self) -> Shape:
         """The shape of the parameter."""
-        given = self.__dict__.get("probs")
-        return Shape((self.logits if given is None else given).shape)
+        return Shape(given_of(self).shape)
+
+
+def given_of(of: Any) -> Tensor:
+    """`probs` or `logits` of a distribution, without computing one from the other."""
+    given: Tensor | None = of.__dict__.get("probs")
+    return of.logits if given is None else given
 
 
 class Bernoulli(WithLogits, ExponentialFamily):
@@ -89,7 +94,8 @@ class Bernoulli(WithLogits, ExponentialFamily):
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """0 and 1: [2, *batch_shape]."""
-        return enumerated(ops.arange(2, dtype=self.probs.dtype, device=self.probs.device), self.batch_shape, expand)
+        given = given_of(self)
+        return enumerated(ops.arange(2, dtype=given.dtype, device=given.device), self.batch_shape, expand)
 
     @property
     def _natural_params(self) -> tuple[Tensor, ...]:
@@ -149,8 +155,7 @@ class Categorical(Distribution):
     @property
     def param_shape(self) -> Shape:
         """The shape of the parameter, [*batch_shape, K]."""
-        given = self.__dict__.get("probs")
-        return Shape((self.logits if given is None else given).shape)
+        return Shape(given_of(self).shape)
 
     _num_events = property(lambda self: self.param_shape[-1])
     mean = property(lambda self: ops.full(tuple(self.batch_shape), math.nan, dtype=self.probs.dtype))
@@ -180,7 +185,7 @@ class Categorical(Distribution):
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """0 to K - 1: [K, *batch_shape]."""
-        return enumerated(ops.arange(self._num_events, device=self.probs.device), self.batch_shape, expand)
+        return enumerated(ops.arange(self._num_events, device=given_of(self).device), self.batch_shape, expand)
 
 
 class OfCategorical(Distribution):
@@ -214,7 +219,7 @@ class OneHotCategorical(OfCategorical):
     variance = property(lambda self: self.probs * (1 - self.probs))
 
     def _one_hot(self, index: Tensor) -> Tensor:
-        return ops.one_hot(index, self.event_shape[0]).to(self.probs.dtype)
+        return ops.one_hot(index, self.event_shape[0]).to(given_of(self._categorical).dtype)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         return self._one_hot(self._categorical.sample(sample_shape))
@@ -227,7 +232,7 @@ class OneHotCategorical(OfCategorical):
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """The unit vectors: [K, *batch_shape, K]."""
-        found = self._one_hot(ops.arange(self.event_shape[0], device=self.probs.device))
+        found = self._one_hot(ops.arange(self.event_shape[0], device=given_of(self._categorical).device))
         found = found.reshape(-1, *(1,) * len(self.batch_shape), self.event_shape[0])
         return found.expand((-1, *self.batch_shape, self.event_shape[0])) if expand else found
 
@@ -254,7 +259,9 @@ class OneHotCategoricalStraightThrough(OneHotCategorical):
 @register_kl(Bernoulli, Bernoulli)
 def _bernoullis(p: Bernoulli, q: Bernoulli) -> Tensor:
     ones = p.probs * (ops.softplus(-q.logits) - ops.softplus(-p.logits))
-    return ones + (1 - p.probs) * (ops.softplus(q.logits) - ops.softplus(p.logits))
+    ones = ops.where(p.probs == 0, 0.0, ops.where(q.probs == 0, math.inf, ones))
+    none = (1 - p.probs) * (ops.softplus(q.logits) - ops.softplus(p.logits))
+    return ones + ops.where(p.probs == 1, 0.0, ops.where(q.probs == 1, math.inf, none))
 
 
 @register_kl(Categorical, Categorical)

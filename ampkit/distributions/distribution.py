@@ -37,6 +37,13 @@ def parameters(*values: Any) -> tuple[Tensor, ...]:
     return tuple(ops.broadcast_tensors(*found))
 
 
+def like(value: Tensor | float, parameter: Tensor) -> Tensor:
+    """A number as a tensor of the dtype and on the device of a parameter; a tensor as it is."""
+    if isinstance(value, Tensor):
+        return value
+    return ops.tensor(float(value), dtype=parameter.dtype, device=parameter.device)
+
+
 def sum_rightmost(values: Tensor, n: int) -> Tensor:
     """The sum over the last n axes."""
     return values.sum(tuple(range(-n, 0))) if n else values

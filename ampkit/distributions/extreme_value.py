@@ -44,7 +44,7 @@ class Gumbel(TransformedDistribution):
         z = (self.loc - value) / self.scale
         return z - z.exp() - self.scale.log()
 
-    def cdf(self, value: Tensor) -> Tensor:
+    def cdf(self, value: Tensor | float) -> Tensor:
         return (-((self.loc - value) / self.scale).exp()).exp()
 
     def icdf(self, value: Tensor) -> Tensor:

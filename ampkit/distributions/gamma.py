@@ -10,7 +10,7 @@ from .. import ops
 from ..core.tensor import Tensor
 from ..ops.pointwise.incomplete_gamma import gammainc
 from . import constraints, draws, transforms
-from .distribution import Distribution, ExponentialFamily, parameters
+from .distribution import Distribution, ExponentialFamily, like, parameters
 from .kl import register_kl
 from .transformed import TransformedDistribution
 
@@ -39,6 +39,9 @@ class Gamma(ExponentialFamily):
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         drawn = draws.gamma(self.concentration, self._extended_shape(sample_shape))
         return draws.in_range(drawn / self.rate, positive=True)
+
+    def log_prob(self, value: Tensor | float) -> Tensor:
+        return super().log_prob(like(value, self.rate))
 
     def _log_density(self, x: Tensor) -> Tensor:
         a, rate = self.concentration, self.rate

@@ -51,7 +51,7 @@ class Wishart(OfCovariance, ExponentialFamily):
         name, self._unbroadcasted_scale_tril = triangle_of(given)
         matrix = given[name]
         n = matrix.shape[-1]
-        (degrees,) = parameters(df) if isinstance(df, Tensor) else (ops.full_like(matrix[..., 0, 0], float(df)),)
+        degrees = df.to(matrix.dtype) if isinstance(df, Tensor) else ops.full_like(matrix[..., 0, 0], float(df))
         batch = ops.broadcast_shapes(tuple(matrix.shape[:-2]), tuple(degrees.shape))
         self.df = degrees.expand(batch)
         self.__dict__[name] = matrix.expand((*batch, n, n))

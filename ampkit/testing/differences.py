@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..autograd.forward_ad import dual_level, make_dual, unpack_dual
 from ..base.dtypes import float64
 from ..base.errors import DTypeError
 from ..core.arguments import holds_items, shown
@@ -21,22 +22,50 @@ STEP = 1e-5
 
 
 @checked
-def gradcheck(func: Callable[..., Any], inputs: Tensor | Sequence[Any], tolerance: float = 1e-6) -> bool:
+def gradcheck(
+    func: Callable[..., Any], inputs: Tensor | Sequence[Any], tolerance: float = 1e-6, nondet_tol: float = 0.0
+) -> bool:
     """Check the gradients of `func(*inputs)` against central differences along random directions, in float64.
 
     inputs: a tensor, or a sequence; those that are no tensors are passed as they are, and a tensor may come twice.
     Leaves are moved in place: func may also read them itself, as a module does its parameters. tolerance: relative to 1
-    plus the sums of absolute terms. Returns True. Raises AssertionError naming the first input whose gradient is wrong,
-    for a backward that gives other gradients the second time, and for outputs whose shapes depend on the values;
-    DTypeError for inputs that require grad and are not float64.
+    plus the sums of absolute terms. nondet_tol: how far the gradients of a second backward may be from those of the
+    first. Returns True. Raises AssertionError naming the first input whose gradient is wrong, for a backward that gives
+    other gradients the second time, and for outputs whose shapes or dtypes depend on the values; DTypeError for inputs
+    that require grad and are not float64.
     """
     inputs = _points("gradcheck", inputs)
     generator = np.random.default_rng(0)
     outs = _checked_outputs(func(*inputs))
     seeds = [placed(_read_only(generator.normal(size=o.shape))) for o in outs]
     found = gradients_of(outs, inputs, seeds)
-    _need_same(found, gradients_of(outs, inputs, seeds))
-    _compare(found, lambda *x: _dot(_checked_outputs(func(*x)), seeds), inputs, generator, tolerance)
+    _need_same(found, gradients_of(outs, inputs, seeds), nondet_tol)
+    _compare(found, lambda *x: _dot(_checked_outputs(func(*x)), seeds, outs), inputs, generator, tolerance)
+    return True
+
+
+@checked
+def check_tangents(func: Callable[..., Any], inputs: Tensor | Sequence[Any], tolerance: float = 1e-6) -> bool:
+    """Check the forward-mode derivatives of `func` against central differences; see gradcheck.
+
+    A Function's own `jvp` is what is checked, and not its backward. Raises AssertionError naming the first input whose
+    tangents are wrong.
+    """
+    inputs = _points("check_tangents", inputs)
+    generator = np.random.default_rng(2)
+    outs = _checked_outputs(func(*inputs))
+    seeds = [placed(_read_only(generator.normal(size=o.shape))) for o in outs]
+    for position, item in enumerate(inputs):
+        if not wants_grad(item):
+            continue
+        direction = generator.normal(size=item.shape)
+        with dual_level():
+            dual = make_dual(item.detach(), placed(direction))
+            moved = _checked_outputs(func(*[dual if i == position else x for i, x in enumerate(inputs)]))
+            pairs = [(unpack_dual(out).tangent, seed) for out, seed in zip(moved, seeds, strict=True)]
+        terms = [values_of(t) * values_of(s) for t, s in pairs if t is not None]
+        f = lambda *x: _dot(_checked_outputs(func(*x)), seeds, outs)  # noqa: E731
+        _compare_one(f, inputs, position, direction, terms, tolerance)
     return True
 
 
@@ -46,15 +75,17 @@ def _checked_outputs(outs: Any) -> list[Tensor]:
     return floats_of(given) or [o for o in given if isinstance(o, Tensor) and o.is_floating_point()]
 
 
-def _need_same(found: list[Tensor | None], again: list[Tensor | None]) -> None:
+def _need_same(found: list[Tensor | None], again: list[Tensor | None], within: float) -> None:
     for one, other in zip(found, again, strict=True):
         if one is not None and other is not None:
-            same = np.array_equal(values_of(one), values_of(other), equal_nan=True)
+            same = np.allclose(values_of(one), values_of(other), 0, within, equal_nan=True)
             assert same, "a backward that is not deterministic: it gives other gradients the second time"
 
 
 @checked
-def gradgradcheck(func: Callable[..., Any], inputs: Tensor | Sequence[Any], tolerance: float = 1e-5) -> bool:
+def gradgradcheck(
+    func: Callable[..., Any], inputs: Tensor | Sequence[Any], tolerance: float = 1e-5, nondet_tol: float = 0.0
+) -> bool:
     """Check the second derivatives of `func` against central differences of its gradients; see gradcheck.
 
     Gradients recorded with create_graph=True are also compared with plain ones.
@@ -65,11 +96,12 @@ def gradgradcheck(func: Callable[..., Any], inputs: Tensor | Sequence[Any], tole
     seeds = [placed(_read_only(generator.normal(size=o.shape)), requires_grad=True) for o in outs]
     points = [x for x in inputs if wants_grad(x)]
     first = gradients_of(outs, inputs, seeds, create_graph=True)
-    _need_same(first, gradients_of(outs, inputs, seeds, create_graph=True))
+    _need_same(first, gradients_of(outs, inputs, seeds, create_graph=True), nondet_tol)
     for traced, plain in zip(first, gradients_of(outs, inputs, seeds), strict=True):
         if plain is not None:
             assert traced is not None, "the recorded gradient is missing"
-            assert_close(traced, plain, GRADIENT_TOLERANCE[float64], "the recorded gradient")
+            relative, absolute = GRADIENT_TOLERANCE[float64]
+            assert_close(traced, plain, (max(relative, nondet_tol), absolute), "the recorded gradient")
     weights = [placed(_read_only(generator.normal(size=x.shape))) for x in points]
     pairs = [(g, w) for g, w in zip(first, weights, strict=True) if g is not None and g.requires_grad]
     variables = [*points, *seeds]
@@ -113,11 +145,19 @@ def _compare(
         if not wants_grad(item):
             continue
         gradient, direction = next(gradients), generator.normal(size=item.shape)
-        ahead, behind = (_value_at(f, inputs, position, sign * STEP * direction) for sign in (1, -1))
-        want = (ahead - behind) / (2 * STEP)
-        terms = np.zeros(()) if gradient is None else values_of(gradient) * direction
-        allowed = tolerance * (1 + np.abs(terms).sum() + abs(want))
-        assert abs(terms.sum() - want) <= allowed, f"input {position}: derivative {terms.sum()}, by differences {want}"
+        terms = [] if gradient is None else [values_of(gradient) * direction]
+        _compare_one(f, inputs, position, direction, terms, tolerance)
+
+
+def _compare_one(
+    f: Callable[..., Any], inputs: list[Tensor], position: int, direction: Array, terms: list[Array], tolerance: float
+) -> None:
+    # terms: what the derivative in this direction is the sum of.
+    ahead, behind = (_value_at(f, inputs, position, sign * STEP * direction) for sign in (1, -1))
+    want = (ahead - behind) / (2 * STEP)
+    found = sum((float(each.sum()) for each in terms), 0.0)
+    allowed = tolerance * (1 + sum(float(np.abs(each).sum()) for each in terms) + abs(want))
+    assert abs(found - want) <= allowed, f"input {position}: derivative {found}, by differences {want}"
 
 
 def _value_at(f: Callable[..., Any], inputs: list[Tensor], position: int, step: Array) -> float:
@@ -154,9 +194,10 @@ def _several(outs: Any) -> list[Any]:
     return list(outs)
 
 
-def _dot(outs: list[Tensor], seeds: list[Tensor]) -> float:
-    shapes = [[tuple(x.shape) for x in items] for items in (outs, seeds)]
-    assert shapes[0] == shapes[1], f"outputs of shapes {shapes[0]} where an input is moved, of {shapes[1]} where not"
+def _dot(outs: list[Tensor], seeds: list[Tensor], like: list[Tensor]) -> float:
+    for what in ("shape", "dtype"):
+        moved, first = ([getattr(x.array, what) for x in items] for items in (outs, like))
+        assert moved == first, f"outputs of {what}s {moved} where an input is moved, of {first} where not"
     finite = [np.where(np.isfinite(o), o, 0) for o in map(values_of, outs)]
     return sum(float((o * values_of(s)).sum()) for o, s in zip(finite, seeds, strict=True))
 

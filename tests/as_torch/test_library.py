@@ -129,5 +129,21 @@ for options in ({}, {"speed": 1}):
         torch.autograd.gradcheck(Wrong.apply, (x,), **options)
     except (GradcheckError, TypeError) as error:
         print(type(error).__name__)
+try:
+    torch.autograd.gradcheck(torch.exp, (x,), check_backward_ad=False)
+except AssertionError as error:
+    print(error)
+
+class Forward(Wrong):
+    @staticmethod
+    def jvp(ctx, t):
+        return t
+
+forward = {"check_backward_ad": False, "check_forward_ad": True}
+print(torch.autograd.gradcheck(Forward.apply, (x,), raise_exception=False, **forward))
+print(torch.autograd.gradcheck(torch.exp, (x,), **forward))
 """
-    assert run_aliased(code) == ["True", "True", "False", "True", "GradcheckError", "TypeError"]
+    assert run_aliased(code) == [
+        "True", "True", "False", "True", "GradcheckError", "TypeError",
+        "gradcheck: needs check_backward_ad or check_forward_ad, got neither", "False", "True",
+    ]  # fmt: skip

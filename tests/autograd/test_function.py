@@ -360,3 +360,21 @@ def test_recorded_values_are_not_written_to_a_view_that_a_function_took():
     with pytest.raises(StateError, match="a view through which gradients pass"):
         view += b
     assert base.tolist() == [1.0, 1.0]
+
+
+def test_vjp_is_another_name_of_backward():
+    class Cubed(Cube):
+        backward = Function.backward
+        vjp = staticmethod(Cube.backward)
+
+    x = leaf(2.0)
+    Cubed.apply(x).sum().backward()
+    assert x.grad.tolist() == [12]
+    both = type("Both", (Cube,), {"vjp": staticmethod(Cube.backward)})
+    with pytest.raises(StateError, match="Both: needs one of the static methods `backward` and `vjp`, got both"):
+        both.apply(x).sum().backward()
+
+
+def test_a_missing_method_is_an_error_of_not_implemented_too():
+    with pytest.raises(NotImplementedError, match="a static method `forward`"):
+        type("Half", (Function,), {}).apply(leaf(1.0))

@@ -12,6 +12,7 @@ import ampkit
 from ampkit import ops
 from ampkit.autograd import Function
 from ampkit.autograd.graph import GradientEdge, get_gradient_edge, register_multi_grad_hook
+from ampkit.base.errors import StateError
 
 
 class Double(Function):
@@ -321,3 +322,27 @@ def test_backward_takes_the_places_of_tensors_in_the_graph():
     y.sum().backward(inputs=[get_gradient_edge(w)])
     assert w.grad.tolist() == [1.0, 2.0]
     assert x.grad is None
+
+
+def test_backward_to_a_tensor_runs_the_hooks_of_its_node_and_gives_it_the_gradient_from_before_them():
+    b = leaf(1) * 2
+    log = []
+    b.grad_fn.register_prehook(lambda dys: (log.append("node"), (dys[0] * 2,))[1])
+    b.register_hook(lambda dy: (log.append("tensor"), dy * 3)[1])
+    b.sum().backward(inputs=(b,))
+    assert log == ["tensor", "node"] and b.grad.tolist() == [3]
+
+
+def test_what_keeps_no_arrays_can_be_visited_again_and_what_does_cannot():
+    x, w = leaf(1, 2), leaf(3, 4)
+    a, b = x * w, w * w
+    loss = (a + b).reshape(1, 2)[:, 0:].sum()
+    (da,), (db,) = ampkit.grad(loss, a), ampkit.grad(loss, b)
+    assert da.tolist() == db.tolist() == [1, 1]
+    ampkit.autograd.backward([a, b], [da, db])
+    assert x.grad.tolist() == [3, 4] and w.grad.tolist() == [7, 10]
+    y = w[[0, 0]].sum()
+    y.backward()
+    for again in (y, loss):
+        with pytest.raises(StateError, match="a graph that was not used before"):
+            again.backward()

@@ -273,3 +273,11 @@ def test_a_change_that_is_announced_makes_backward_raise():
         y.backward()
     with pytest.raises(ampkit.DTypeError, match="a Tensor or an iterable of Tensors"):
         graph.increment_version([1])
+
+
+def test_a_hook_may_close_a_block_that_the_pass_did_not_open():
+    outer = graph.saved_tensors_hooks(same, lambda x: (outer.__exit__(), x)[1])
+    with graph.saved_tensors_hooks(same, same):
+        outer.__enter__()
+        ops.sin(leaf(1)).sum().backward()
+    assert saved_hooks.in_force() is None

@@ -193,7 +193,12 @@ def test_a_backward_inside_of_another_does_not_end_it():
 def test_an_optimizer_may_step_in_a_hook_for_afterwards():
     p = ampkit.nn.Parameter(np.ones(3, np.float32))
     optimizer = ampkit.optim.SGD([p], lr=0.5)
-    p.register_post_accumulate_grad_hook(lambda leaf: (optimizer.step(), optimizer.zero_grad()))
+
+    def step(leaf):
+        optimizer.step()
+        optimizer.zero_grad()
+
+    p.register_post_accumulate_grad_hook(step)
     for expected in (0.0, 0.0):
         (p * p).sum().backward()
         assert p.tolist() == [expected] * 3
@@ -214,3 +219,10 @@ def test_only_leaves_have_hooks_for_afterwards():
     del x
     gc.collect()
     assert key not in hooks.post_accumulate_hooks
+
+
+def test_a_hook_that_runs_once_a_gradient_is_written_returns_nothing():
+    x, _ = pair()
+    x.register_post_accumulate_grad_hook(lambda p: p.grad)
+    with pytest.raises(StateError, match="needs a hook that returns None, got a Tensor"):
+        (x * 2).sum().backward()

@@ -11,14 +11,23 @@ import ampkit
 from ampkit import ops
 from ampkit.distributions import (
     Bernoulli,
+    Beta,
+    Binomial,
     Categorical,
+    Chi2,
+    Dirichlet,
     Exponential,
+    ExponentialFamily,
+    Gamma,
+    Gumbel,
     Independent,
     Laplace,
     LogNormal,
     Normal,
     OneHotCategorical,
+    Poisson,
     Uniform,
+    Wishart,
     kl_divergence,
     register_kl,
 )
@@ -199,3 +208,40 @@ def test_a_pair_without_a_formula_says_how_to_add_one():
     register_kl(Mine, LogNormal)(lambda p, q: ampkit.tensor(3.0))
     assert kl_divergence(Mine(0.0, 1.0), LogNormal(0.0, 1.0)).item() == 3.0
     assert kl_divergence(Mine(0.0, 1.0), Normal(0.0, 1.0)).item() == 0.0
+
+
+def test_certain_outcomes_are_infinitely_far_from_impossible_ones():
+    for p, q, far in ((0.0, 1.0, math.inf), (1.0, 0.0, math.inf), (0.5, 0.0, math.inf), (0.0, 0.0, 0), (1.0, 1.0, 0)):
+        assert kl_divergence(Bernoulli(p), Bernoulli(q)).item() == far
+
+
+@pytest.mark.parametrize("family", [Bernoulli, Categorical, OneHotCategorical])
+def test_probabilities_are_computed_only_where_something_asks_for_them(family):
+    made = family(logits=f64([0.5, -1.0]))
+    made.log_prob(family(logits=f64([0.5, -1.0])).sample())
+    assert made.enumerate_support().shape[0] == 2 and made.param_shape == (2,)
+    assert "probs" not in vars(getattr(made, "base_dist", made))
+
+
+def test_a_number_is_a_value_only_where_PyTorch_takes_it():
+    assert Gamma(2.0, 1.0).log_prob(3).item() == pytest.approx(stats.gamma(2).logpdf(3))
+    assert Chi2(3.0).log_prob(1.5).item() == pytest.approx(stats.chi2(3).logpdf(1.5))
+    assert Gumbel(0.5, 2.0).cdf(1.0).item() == pytest.approx(stats.gumbel_r(0.5, 2).cdf(1))
+    for error in (TypeError, ValueError):
+        with pytest.raises(error, match="Poisson.log_prob: needs a Tensor for `value`, got int"):
+            Poisson(1.0).log_prob(1)
+
+
+def test_the_entropy_of_an_exponential_family_is_that_of_its_formula():
+    for made in (Beta(f64([2.0, 0.5]), f64([3.0, 1.5])), Dirichlet(f64([[2.0, 0.5, 1.0], [3.0, 4.0, 0.2]]))):
+        np.testing.assert_allclose(ExponentialFamily.entropy(made).detach().numpy(), made.entropy().numpy(), rtol=1e-12)
+
+
+def test_several_counts_have_no_common_support_to_enumerate():
+    with pytest.raises(NotImplementedError, match="one total_count"):
+        Binomial(f64([2.0, 3.0]), f64([0.5, 0.5])).enumerate_support()
+
+
+def test_a_wishart_of_whole_degrees_has_the_dtype_of_its_matrix():
+    made = Wishart(ampkit.tensor(2), f64([[1.0]]))
+    assert made.df.dtype == made.sample().dtype == ampkit.float64

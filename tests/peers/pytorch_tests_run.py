@@ -266,6 +266,7 @@ def settle() -> None:
     common_utils.open_source_signpost = lambda **said: None
     compare(common_utils)
     torch._C.has_lapack = True
+    torch.autograd.forward_ad._current_level = -1  # which a class of tests closes after each
     torch._C._debug_only_are_vmap_fallback_warnings_enabled = lambda: False
     torch._C._debug_only_display_vmap_fallback_warnings = lambda shown: None
     common_utils.TestCase.setUp, common_utils.TestCase.tearDown = setUp, tearDown
@@ -443,7 +444,7 @@ def main(file: str, internal: str, results: str, *done: str) -> None:
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore")
+    warnings.simplefilter("default")  # as unittest has it, for tests that record warnings
     main(*sys.argv[1:])
 elif __name__ == "__mp_main__" and STARTED in os.environ:  # in a process that a test started
     load(*json.loads(os.environ[STARTED]))

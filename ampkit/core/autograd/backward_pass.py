@@ -30,7 +30,7 @@ from .leaf_gradient import accumulate, sum_of
 from .node import Node
 from .node_hooks import run_after, run_before
 from .reachable import complete_after, grows, may_precede, nodes_below, paths_to
-from .saved import Saved
+from .saved import keeps_arrays
 from .saved_hooks import close_since, innermost_block, packing, with_unpacked, without_packed
 from .scale_tag import ScaleTag, mixed_scales
 from .traced_array import plain
@@ -183,6 +183,8 @@ class BackwardPass:
                 self._capture(node, dys)
             if paths is None or paths[node]:
                 self._visit(node, dys)
+            elif node.around is not None and self.wanted is None:  # as in PyTorch
+                run_before(node.around, dys)
             for leaf in complete.pop(node, ()):
                 if leaf in self._written and leaf not in self._leaf_sums:
                     del self._written[leaf]
@@ -269,10 +271,10 @@ class BackwardPass:
         if packed is not None:
             node.saved, node.packed = (without_packed(node), packed) if self.retain else (None, None)
         elif not self.retain:
-            if type(saved) is Saved and not saved.__dict__:  # what saved nothing can be visited again
-                node.used = True
-            else:
+            if keeps_arrays(saved, node.params):
                 node.saved = None
+            else:
+                node.used = True
         dys.clear()
         if around is not None:  # hooks see gradients like the inputs
             self._reduce_all(node, gradients, needs)

@@ -39,7 +39,7 @@ class LeafHooks:
 
     def __init__(self) -> None:
         self.gradient: Hooks = {}
-        self.post_accumulate: dict[int, Callable[[Tensor], None]] = {}
+        self.post_accumulate: dict[int, Callable[[Tensor], Any]] = {}
         self.accumulate_grad: AccumulateGrad | None = None
         self.around: NodeHooks | None = None
 
@@ -114,7 +114,8 @@ def register_post_accumulate_grad_hook(leaf: Tensor, hook: Callable[[Tensor], No
 
     Where the graph has recomputed functions, whose operations are not known before they run again, and for leaves with
     hooks of `register_hook`, that is at the end of the backward pass.
-    Raises StateError for anything but a leaf that requires grad, DTypeError for something that cannot be called.
+    Raises StateError for anything but a leaf that requires grad, and in backward for a hook that returns something,
+    DTypeError for something that cannot be called.
     """
     where = "register_post_accumulate_grad_hook"
     need_callable(hook, where)
@@ -128,7 +129,9 @@ def register_post_accumulate_grad_hook(leaf: Tensor, hook: Callable[[Tensor], No
 def run_post_accumulate_hooks(leaf: Tensor) -> None:
     """Call the hooks of a leaf whose gradient is written."""
     for hook in list(hooks_of(leaf).post_accumulate.values()):
-        hook(leaf)
+        if (found := hook(leaf)) is not None:
+            got, cure = f"a {type(found).__name__}", "change leaf.grad in place, or set it"
+            raise StateError("register_post_accumulate_grad_hook", "a hook that returns None", got, cure)
 
 
 def retain_grad(tensor: Tensor) -> None:

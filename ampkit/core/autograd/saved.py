@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,21 @@ if TYPE_CHECKING:
 # saved, they start from zeros of its shape, or from what `op.stand_in` makes.
 Saved = SimpleNamespace
 NOTHING = Saved()
+
+
+def keeps_arrays(saved: Any, params: Sequence[Any]) -> bool:
+    """Whether a node holds on to memory: one that does not, can be visited again though the graph is not retained.
+
+    Lists among its parameters count as arrays, which they stand for.
+    """
+    return type(saved) is not Saved or not all(map(_is_plain, (*saved.__dict__.values(), *params)))
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) in _PLAIN or (type(value) is tuple and all(map(_is_plain, value)))
+
+
+_PLAIN = {int, float, bool, str, slice, type(None), type(...)}
 
 
 def widen_saved(saved: Saved, compute: DType | None) -> Saved:

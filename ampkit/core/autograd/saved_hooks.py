@@ -63,6 +63,8 @@ class saved_tensors_hooks:
 
 def close_since(before: Scope[Any]) -> None:
     """Close the blocks that were opened since `innermost_block` gave `before`, by hooks in a backward pass."""
+    if not _stack.is_open(before):  # a hook has closed what was open when the pass began
+        return
     for scope in _stack.since(before):
         packing.remove(scope)
         scope.end(before)

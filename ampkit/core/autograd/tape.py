@@ -27,7 +27,7 @@ from .grad_mode import RECORDING, _recording, no_grad
 from .gradient_edge import GradientEdge
 from .node import Node, alias
 from .reachable import paths_to
-from .saved import Saved
+from .saved import keeps_arrays
 from .traced_array import TracedArray, plain, run, stands_for
 from .views import is_writable
 
@@ -185,10 +185,10 @@ def _free(outs: Sequence[Tensor], inputs: Sequence[Any]) -> None:
     starts = [target(out)[0] for out in outs]
     found = paths_to(nodes, {id(end) for end in ends}, [start for start in starts if isinstance(start, Node)])
     for node in () if found is None else [node for node, visited in found.items() if visited]:
-        if type(node.saved) is Saved and not node.saved.__dict__:
-            node.used = True
-        else:
+        if keeps_arrays(node.saved, node.params):
             node.saved = node.packed = None
+        else:
+            node.used = True
 
 
 def _one_by_one(

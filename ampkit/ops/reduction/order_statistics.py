@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from ampkit import backends
 from ampkit.base.dtypes import LOW, float32
 from ampkit.base.errors import ArgumentError, RangeError, ShapeError
+from ampkit.core.autograd.grad_mode import is_grad_enabled
 from ampkit.core.op import Array, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
@@ -21,6 +23,7 @@ from ..pointwise.conversion import to
 from ..pointwise.selection import masked_fill
 from ..shape.view import flatten, movedim, reshape, squeeze
 from .cumulative import cumulative_extremum
+from .reductions import amax
 from .sorting import ValuesIndices, sort, stable_order
 
 __all__ = ["kthvalue", "median", "mode", "nanmedian", "nanquantile", "quantile"]
@@ -91,7 +94,8 @@ def place_of_mode(input: Array, dim):
 def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """The median, of an even number of elements the lower one; along `dim` (values, indices). NaN propagates.
 
-    The gradient goes to the selected element. Raises ShapeError for no elements.
+    The gradient goes to the selected element; without `dim` to all that equal it, in equal parts. Raises ShapeError for
+    no elements.
     """
     return _median("median", input, dim, keepdim, skip_nan=False)
 
@@ -103,7 +107,11 @@ def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> A
 
 def _median(where: str, input: Tensor, dim: int | None, keepdim: bool, skip_nan: bool) -> Any:
     if dim is None:
-        return _median(where, flatten(input), 0, False, skip_nan).values
+        found = _median(where, flatten(input.detach()), 0, False, skip_nan).values
+        if not (input.requires_grad and is_grad_enabled()):
+            return found
+        same = (input == found) | ((found != found) & (input != input))
+        return amax(masked_fill(input, ~same, -math.inf))  # the gradient of which is what ties have
     at = normalize_axis(where, dim, input.ndim)
     if not input.ndim:
         return _zero_dimensional(input)

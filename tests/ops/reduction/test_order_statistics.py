@@ -84,3 +84,17 @@ def test_bounds_that_16_bits_do_not_hold_stay_as_they_are():
     assert ops.histc(x, 7, -(2**63), 2.0).tolist() == [0, 0, 0, 0, 0, 0, 3]
     assert ops.histc(x, 4, 0, 1e30).tolist() == [3, 0, 0, 0]
     assert ops.histc(x, 4, 1.0001, 1.0002).tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("function", [ops.median, ops.nanmedian])
+def test_the_median_of_all_elements_shares_its_gradient_among_those_that_equal_it(function):
+    x = tensor([[1.0, 0.0, 1.0], [0.0, 2.0, 1.0]], requires_grad=True)
+    function(x).backward(tensor(6.0))
+    assert x.grad.tolist() == [[2, 0, 2], [0, 0, 2]]
+    x = tensor([math.nan, math.nan], requires_grad=True)
+    y = function(x)
+    y.backward()
+    assert math.isnan(y.item()) and x.grad.tolist() == [0.5, 0.5]
+    x = tensor([math.nan, 3.0, 1.0], requires_grad=True)
+    function(x).backward()
+    assert x.grad.tolist() == ([1, 0, 0] if function is ops.median else [0, 0, 1])

@@ -22,10 +22,17 @@ def gradcheck(func: Callable[..., Any], inputs: Any, *, raise_exception: bool = 
 
     Other floats are checked as float64.
     Raises GradcheckError for a wrong gradient, or returns False without raise_exception. Of the options, the sum of
-    atol and rtol is the tolerance of ampkit.testing.gradcheck; the others, which choose a method or further checks,
+    atol and rtol is the tolerance of ampkit.testing.gradcheck, nondet_tol is its own, and check_backward_ad=False
+    leaves it out; check_forward_ad=True checks forward mode too. The others, which choose a method or further checks,
     change nothing.
     """
-    return _checked(testing.gradcheck, func, inputs, raise_exception, options)
+    backward, forward = options.get("check_backward_ad", True), options.get("check_forward_ad", False)
+    if not backward and not forward:
+        raise GradcheckError("gradcheck: needs check_backward_ad or check_forward_ad, got neither")
+    good = not backward or _checked(testing.gradcheck, func, inputs, raise_exception, options)
+    if not forward or not good:
+        return good
+    return _checked(testing.check_tangents, func, inputs, raise_exception, options)
 
 
 def gradgradcheck(
@@ -50,7 +57,10 @@ def _checked(check: Any, func: Any, inputs: Any, raises: bool, options: dict[str
     if any(isinstance(one, SparseTensor) for one in given):
         func, given = _of_stored(func, given)
     try:
-        return bool(check(func, given, float(options.get("atol", 1e-5)) + float(options.get("rtol", 1e-3))))
+        tolerance = float(options.get("atol", 1e-5)) + float(options.get("rtol", 1e-3))
+        if check is testing.check_tangents:
+            return bool(check(func, given, tolerance))
+        return bool(check(func, given, tolerance, float(options.get("nondet_tol", 0.0))))
     except AssertionError as error:
         if raises:
             raise GradcheckError(str(error)) from None
