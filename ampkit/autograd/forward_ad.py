@@ -18,8 +18,7 @@ from ..base.errors import DTypeError, ShapeError, StateError
 from ..core.arguments import shown
 from ..core.autograd.forward_pass import push_forward
 from ..core.autograd.grad_mode import enable_grad
-from ..core.autograd.node import alias
-from ..core.autograd.views import share
+from ..core.autograd.views import placed_at
 from ..core.tensor import Edge, Tensor
 from ..ops.argument_checks import check_all
 
@@ -88,9 +87,7 @@ def make_dual(tensor: Tensor, tangent: Tensor, *, level: int | None = None) -> T
         raise StateError("make_dual", "a tangent without a tangent", "a dual tensor", "nest ampkit.func.jvp instead")
     source = tensor if tensor.requires_grad else tensor.detach().requires_grad_()
     edge: Any = source._tape_edge
-    dual = alias(tensor.array, edge)  # and no view of it, which could not change in place if it is a leaf
-    share(tensor, dual)
-    dual.exposed()
+    dual = placed_at(tensor, edge)
     edge = dual._tape_edge
     opened.duals.append(ref(dual))
     opened.edges.append(edge)

@@ -12,9 +12,11 @@ from ..base.errors import ArgumentError, DTypeError, ShapeError, StateError
 from ..core.arguments import shown
 from ..core.autograd.forward_pass import push_forward
 from ..core.autograd.grad_mode import enable_grad, is_grad_enabled
+from ..core.autograd.gradient_edge import GradientEdge
 from ..core.autograd.node import Node
 from ..core.autograd.reachable import nodes_below
 from ..core.autograd.tape import grad
+from ..core.autograd.views import placed_at
 from ..core.nested import leaves, tensors_in, with_tensors
 from ..core.tensor import Tensor
 
@@ -47,12 +49,14 @@ class Call:
                 got = tensors[0].dtype if tensors else shown(args[n])
                 raise DTypeError(where, f"float Tensors as argument {n}", str(got))
         with enable_grad():
-            fresh = [[_input(tensor, recording) for tensor in tensors] for tensors in given]
+            ends: list[Tensor] = []  # where the inputs' gradients end, of those that have none beyond the call
+            fresh = [[_input(tensor, recording, ends) for tensor in tensors] for tensors in given]
             chosen = dict(zip(self.numbers, fresh, strict=True))
             self.args = [with_tensors(arg, iter(chosen[n])) if n in chosen else arg for n, arg in enumerate(args)]
             self.inputs = [tensor for tensors in fresh for tensor in tensors]
             self.edges: list[Any] = [tensor._tape_edge for tensor in self.inputs]
-            token = _running.set((*_running.get(), *self.inputs))
+            self.beyond = len(ends) < len(self.inputs)
+            token = _running.set((*_running.get(), *ends))
             try:
                 found = func(*self.args, **kwargs)
             finally:
@@ -66,14 +70,14 @@ class Call:
 
     def _depends_on_others(self) -> bool:
         # A leaf that another transform made counts while its function runs: this call is in it then.
-        if any(isinstance(edge[0], Node) for edge in self.edges):
+        if self.beyond:
             return True
         ends = {edge[0] for out in self.outs if (edge := out._tape_edge) is not None}
         below = nodes_below(end for end in ends if isinstance(end, Node))
         sources = ends | {edge[0] for node in below for edge in node.edges if edge is not None}
         around = {id(tensor) for tensor in _running.get()}
-        leaves = [source for source in sources if not isinstance(source, Node)]
-        return any(id(leaf) in around or id(leaf) not in _primals for leaf in leaves)
+        ended = [source for source in sources if not isinstance(source, Node)]
+        return any(id(leaf) in around or id(leaf) not in _primals for leaf in ended)
 
     def gradients(self, seeds: Sequence[Any], retain: bool = True) -> list[Tensor]:
         """The gradients of the inputs, given those of `outs`, None for zeros; zeros where no output depends on one."""
@@ -82,7 +86,9 @@ class Call:
             return [ops.zeros_like(tensor) for tensor in self.inputs]
         outs, given = [out for out, _ in pairs], [seed for _, seed in pairs]
         traced = is_grad_enabled() and (self.outer or any(seed.requires_grad for seed in given))
-        found = grad(outs, self.inputs, given, retain or self.outer, traced, allow_unused=True)
+        pairs_of = zip(self.inputs, self.edges, strict=True)  # an input that has changed in place has moved
+        to = [x if x._tape_edge is edge else GradientEdge(*edge[:2]) for x, edge in pairs_of]
+        found = grad(outs, to, given, retain or self.outer, traced, allow_unused=True)
         return [ops.zeros_like(x) if g is None else g for g, x in zip(found, self.inputs, strict=True)]
 
     def tangents(self, directions: Sequence[Tensor | None], strict: bool = False) -> list[Tensor]:
@@ -125,14 +131,16 @@ def _position(where: str, number: Any, args: Sequence[Any]) -> int:
     return number % len(args)
 
 
-def _input(tensor: Tensor, recording: bool) -> Tensor:
-    # A place on the tape of its own; beyond it the outer graph goes on.
+def _input(tensor: Tensor, recording: bool, ends: list[Tensor]) -> Tensor:
+    # A place on the tape of its own; beyond it the outer graph goes on. It may change in place.
     if recording and tensor.requires_grad:
         return tensor.view_as(tensor)
     leaf = tensor.detach().requires_grad_()
     _primals.add(id(leaf))
     finalize(leaf, _primals.discard, id(leaf)).atexit = False
-    return leaf
+    ends.append(leaf)
+    edge: Any = leaf._tape_edge
+    return placed_at(tensor, edge)
 
 
 def _pair(where: str, found: Any) -> tuple[Any, Any]:

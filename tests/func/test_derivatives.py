@@ -332,3 +332,57 @@ def test_rows_of_a_jacobian_in_a_region_have_the_bits_of_single_passes(shape):
                 row = rows[name].reshape(out.numel(), *gradient.shape)[i]
                 assert row.dtype == gradient.dtype == ampkit.float32
                 np.testing.assert_array_equal(row.numpy(), gradient.numpy())
+
+
+def doubled(x):
+    x.mul_(2)
+    return (x * x).sum()
+
+
+def overwritten(x):
+    x[0] = 0.0
+    x[1:].mul_(x[:2].clone())
+    return (x**3).sum()
+
+
+def replaced(x):
+    return x.copy_(3 * x.flip(0)).square().sum()
+
+
+def of_a_change_within(x):
+    x.sin_()
+    return func.grad(lambda z: z.mul_(3).square().sum())(x).sum()
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        (doubled, lambda x: (2 * x).square().sum()),
+        (overwritten, lambda x: (x[2] * x[1]) ** 3),
+        (replaced, lambda x: 9 * x.square().sum()),
+        (of_a_change_within, lambda x: 18 * x.sin().sum()),
+    ],
+)
+def test_a_function_may_change_its_argument_in_place(change, same):
+    x, v = numbers(3), numbers(3, seed=1)
+    want, slope = func.grad(same)(x), func.jvp(same, (x,), (v,))[1]
+    np.testing.assert_allclose(func.grad(change)(x.clone()).numpy(), want.numpy(), rtol=1e-12)
+    out, pull = func.vjp(change, x.clone())
+    np.testing.assert_allclose(pull(out * 0 + 1)[0].numpy(), want.numpy(), rtol=1e-12)
+    np.testing.assert_allclose(func.jvp(change, (x.clone(),), (v,))[1].numpy(), slope.numpy(), rtol=1e-12)
+    np.testing.assert_allclose(func.jacrev(change)(x.clone()).numpy(), want.numpy(), rtol=1e-12)
+    np.testing.assert_allclose(func.jacfwd(change)(x.clone()).numpy(), want.numpy(), rtol=1e-12)
+    rows = func.vmap(func.grad(change))(ampkit.stack([x, 2 * x]))
+    np.testing.assert_allclose(rows.numpy(), func.vmap(func.grad(same))(ampkit.stack([x, 2 * x])).numpy(), rtol=1e-12)
+
+
+def test_a_change_of_the_argument_shows_in_the_tensor_that_was_given_also_where_it_is_a_view():
+    given = numbers(2, 3)
+    before = given.numpy().copy()
+    func.grad(doubled)(given[0])
+    np.testing.assert_array_equal(given.numpy(), before * np.array([[2], [1]]))
+
+
+def test_a_leaf_that_requires_grad_beyond_the_transform_does_not_change():
+    with pytest.raises(StateError, match="a view of a leaf that requires grad"):
+        func.grad(doubled)(numbers(3).requires_grad_())

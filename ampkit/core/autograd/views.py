@@ -22,7 +22,7 @@ from ..tensor import Edge, Tensor
 from . import hooks
 from .accumulate import is_dense
 from .grad_mode import enable_grad, grad_scope
-from .node import Node
+from .node import Node, alias
 from .traced_array import run, stands_for
 
 # What wants to know of a tensor that is about to change in place, while it still has its values.
@@ -66,6 +66,17 @@ def share(source: Tensor, made: Tensor) -> None:
         _children(views.parent).append(weakref.ref(made))
     elif source._tape_node is not None:
         source.exposed()
+
+
+def placed_at(tensor: Tensor, edge: Edge) -> Tensor:
+    """The memory of `tensor` as one whose gradient flows along `edge`, and which may change in place though it is a leaf.
+
+    The change shows in both; the tape of `tensor` knows nothing of it.
+    """
+    made = alias(tensor.array, edge)
+    made._version_counter = tensor._version_counter
+    made.exposed()
+    return made
 
 
 def _children(parent: Tensor) -> list[weakref.ref[Tensor]]:
