@@ -106,7 +106,8 @@ class FunctionCtx:
     def mark_dirty(self, *inputs: Tensor) -> None:
         """Say that forward has changed these inputs in place, and returns them: the outputs are the inputs themselves.
 
-        Raises StateError for an input that must not change in place (see `views.need_changeable`).
+        Raises StateError for an input that must not change in place (see `views.need_changeable`), and `apply` for one
+        that forward does not return.
         """
         for item in inputs:
             with enable_grad():
@@ -258,6 +259,9 @@ class Function:
             if split:
                 cls.setup_context(ctx, args, out)
         outs = out if isinstance(out, tuple) else (out,)
+        if not all(any(one is out for out in outs) for one in ctx._dirty):
+            needs, got = "each tensor that mark_dirty names among its outputs", "one that is not"
+            raise StateError(f"{cls.__name__}.forward", needs, got, "return the tensor that forward changed")
         node = _recorded(cls, ctx, args, outs) if is_grad_enabled() and any(ctx.needs_input_grad) else None
         made = _outputs(outs, node, ctx._dirty)
         ctx._dirty = ()  # they are outputs now, whose node holds ctx

@@ -378,3 +378,12 @@ def test_vjp_is_another_name_of_backward():
 def test_a_missing_method_is_an_error_of_not_implemented_too():
     with pytest.raises(NotImplementedError, match="a static method `forward`"):
         type("Half", (Function,), {}).apply(leaf(1.0))
+
+
+def test_what_forward_marks_as_changed_is_among_its_outputs():
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        return x.mul_(2).clone()
+
+    with pytest.raises(StateError, match="One.forward: needs each tensor that mark_dirty names among its outputs"):
+        one(forward, lambda ctx, dy: 2 * dy).apply(leaf(1.0) * 1)

@@ -226,3 +226,36 @@ def test_a_hook_that_runs_once_a_gradient_is_written_returns_nothing():
     x.register_post_accumulate_grad_hook(lambda p: p.grad)
     with pytest.raises(StateError, match="needs a hook that returns None, got a Tensor"):
         (x * 2).sum().backward()
+
+
+def test_hooks_on_a_leaf_run_as_soon_as_its_gradient_is_whole():
+    x, w = pair()
+    seen = []
+    early = (x * w).sin()  # its node gives both leaves their last gradient
+    y = early * w
+    x.register_hook(lambda dy: seen.append("x"))
+    w.register_hook(lambda dy: seen.append("w"))
+    w.register_post_accumulate_grad_hook(lambda leaf: seen.append("w is written"))
+    z = x.exp()  # of x alone, and visited before
+    z.register_hook(lambda dy: seen.append("z"))
+    early.register_hook(lambda dy: seen.append("early"))
+    v = ampkit.tensor([1.0, 1.0, 1.0], requires_grad=True)
+    v.register_hook(lambda dy: seen.append("v"))
+    (y + z * v).sum().backward()
+    assert seen == ["v", "z", "early", "x", "w", "w is written"]
+
+
+def test_hooks_on_a_leaf_have_run_where_a_later_backward_fails():
+    class Fails(ampkit.autograd.Function):
+        forward = staticmethod(lambda ctx, x: x * 1)
+
+        @staticmethod
+        def backward(ctx, dy):
+            raise ValueError("of a backward")
+
+    x, w = pair()
+    seen = []
+    w.register_hook(lambda dy: seen.append(dy.tolist()))
+    with pytest.raises(ValueError, match="of a backward"):
+        (Fails.apply(x) * w).sum().backward()
+    assert seen == [[1, 2, 3]]

@@ -127,7 +127,7 @@ class BackwardPass:
         if self._targets is not None:
             self._find_paths(self._targets)
         complete = {}
-        if hooks.post_accumulate_hooks and self.wanted is None:
+        if hooks.leaf_hooks or (hooks.post_accumulate_hooks and self.wanted is None):
             complete = complete_after(self.roots)
         passes.running.append(self)
         block = innermost_block()
@@ -186,20 +186,27 @@ class BackwardPass:
             elif node.around is not None and self.wanted is None:  # as in PyTorch
                 run_before(node.around, dys)
             for leaf in complete.pop(node, ()):
-                if leaf in self._written and leaf not in self._leaf_sums:
+                if leaf in self._leaf_sums:
+                    self._end_sum(leaf)
+                if leaf in self._written:
                     del self._written[leaf]
                     hooks.run_post_accumulate_hooks(leaf)
-        for leaf, (gradient, tag) in self._leaf_sums.items():
-            found = [gradient]
-            if backends.gpus is not None:
-                _use_device_of(gradient)
-            hooks.run(hooks.hooks_of(leaf).gradient, found, tag, leaf)
-            if self.wanted is None:
-                self._accumulate_sum(leaf, found, tag)
-            else:
-                self.found[self.wanted[id(leaf), 0]] = found[0]
+        for leaf in list(self._leaf_sums):
+            self._end_sum(leaf)
         for leaf in self._written:
             hooks.run_post_accumulate_hooks(leaf)
+
+    def _end_sum(self, leaf: Tensor) -> None:
+        # The sum over all uses of a leaf that has hooks is there.
+        gradient, tag = self._leaf_sums.pop(leaf)
+        found = [gradient]
+        if backends.gpus is not None:
+            _use_device_of(gradient)
+        hooks.run(hooks.hooks_of(leaf).gradient, found, tag, leaf)
+        if self.wanted is None:
+            self._accumulate_sum(leaf, found, tag)
+        else:
+            self.found[self.wanted[id(leaf), 0]] = found[0]
 
     def _next(self) -> Node:
         """The newest node; in a recording on a GPU the one after it, if that only launches elementwise functions.

@@ -101,8 +101,9 @@ def register_hook(tensor: Tensor, hook: Callable[[Tensor], Any]) -> Handle:
     """Call `hook(gradient)` in every backward, once the whole gradient of `tensor` is there.
 
     What it returns, if anything, replaces the gradient: a Tensor of its shape and dtype. A hook on a leaf is called
-    when the walk is done, and also for what `ampkit.grad` returns. The gradient of a Parameter is float32 (float64 for
-    one of float64), and multiplied by the loss scale if the loss was scaled. It must not be changed in place.
+    also for what `ampkit.grad` returns, and where the graph has recomputed functions, whose operations are not known
+    before they run again, at the end of the backward pass. The gradient of a Parameter is float32 (float64 for one of
+    float64), and multiplied by the loss scale if the loss was scaled. It must not be changed in place.
     Raises StateError for a tensor that requires no grad, DTypeError for something that cannot be called.
     """
     need_callable(hook, "register_hook")
@@ -112,8 +113,7 @@ def register_hook(tensor: Tensor, hook: Callable[[Tensor], Any]) -> Handle:
 def register_post_accumulate_grad_hook(leaf: Tensor, hook: Callable[[Tensor], None]) -> Handle:
     """Call `hook(leaf)` in every backward that writes `leaf.grad`, as soon as that is complete.
 
-    Where the graph has recomputed functions, whose operations are not known before they run again, and for leaves with
-    hooks of `register_hook`, that is at the end of the backward pass.
+    Where the graph has recomputed functions, that is at the end of the backward pass.
     Raises StateError for anything but a leaf that requires grad, and in backward for a hook that returns something,
     DTypeError for something that cannot be called.
     """

@@ -45,7 +45,7 @@ def paths_to(wanted: Collection[Node], leaves: Collection[int], nodes: Iterable[
 
 
 def complete_after(nodes: Iterable[Node]) -> dict[Node, list[Tensor]]:
-    """Per node below `nodes`, the leaves with post-accumulate hooks that it is the last to write to.
+    """Per node below `nodes`, the leaves with hooks that it is the last to write to, in the order of its inputs.
 
     That is the oldest node with an edge to the leaf. Empty where some node adds others to the graph in backward.
     """
@@ -55,13 +55,11 @@ def complete_after(nodes: Iterable[Node]) -> dict[Node, list[Tensor]]:
     last: dict[Tensor, Node] = {}
     for node in below:
         for leaf in (edge[0] for edge in node.edges if edge is not None):
-            hooked = id(leaf) in hooks.post_accumulate_hooks
+            hooked = id(leaf) in hooks.post_accumulate_hooks or id(leaf) in hooks.leaf_hooks
             if hooked and (leaf not in last or node.order < last[leaf].order):
                 last[leaf] = node
-    found: dict[Node, list[Tensor]] = {}
-    for leaf, node in last.items():
-        found.setdefault(node, []).append(leaf)
-    return found
+    ended = {node: dict.fromkeys(edge[0] for edge in node.edges if edge is not None) for node in last.values()}
+    return {node: [leaf for leaf in leaves if last.get(leaf) is node] for node, leaves in ended.items()}
 
 
 def grows(nodes: Iterable[Node]) -> bool:

@@ -69,9 +69,9 @@ def share(source: Tensor, made: Tensor) -> None:
 
 
 def placed_at(tensor: Tensor, edge: Edge) -> Tensor:
-    """The memory of `tensor` as one whose gradient flows along `edge`, and which may change in place though it is a leaf.
+    """The memory of `tensor`, which may be a leaf, as a tensor whose gradient flows along `edge`.
 
-    The change shows in both; the tape of `tensor` knows nothing of it.
+    It may change in place, which shows in both; the tape of `tensor` knows nothing of it.
     """
     made = alias(tensor.array, edge)
     made._version_counter = tensor._version_counter
