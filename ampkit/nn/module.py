@@ -26,6 +26,9 @@ from .uninitialized import Uninitialized
 _TABLES = ("_parameters", "_buffers", "_modules", "_computed_attributes", *hooks.TABLES)
 
 
+_TABLES = ("_parameters", "_buffers", "_modules", "_computed_attributes", *hooks.TABLES)
+
+
 class Module(ModuleHooks):
     """The base of every layer and model.
 
