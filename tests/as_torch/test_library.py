@@ -50,14 +50,14 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import Partial
 from torch.jit.annotations import List
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
-from torch.nn.init import _calculate_correct_fan, _calculate_fan_in_and_fan_out, xavier_uniform
+from torch.nn.init import _calculate_correct_fan, _calculate_fan_in_and_fan_out
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 from torch.utils._pytree import _dict_flatten_with_keys
 
 weight = torch.empty(4, 3, 5)
 print(_calculate_fan_in_and_fan_out(weight), _calculate_correct_fan(weight, "fan_out"))
-print(xavier_uniform(weight) is weight, (torch.FloatTensor | None) == (None | torch.FloatTensor))
+print((torch.FloatTensor | None) == (None | torch.FloatTensor))
 print(isinstance(torch.nn.BatchNorm2d(2), _BatchNorm), isinstance(torch.nn.Conv1d(1, 1, 1), _ConvNd))
 print(Shard(1).dim, Partial().reduce_op, _dict_flatten_with_keys({"a": 1}))
 print(torch.nn.DataParallel(torch.nn.Linear(2, 1)).state_dict().keys())
@@ -74,7 +74,7 @@ except AssertionError as error:
 """
     assert run_aliased(code) == [
         "(15, 20) 20",
-        "True True",
+        "True",
         "True True",
         "1 sum ([(MappingKey(key='a'), 1)], ['a'])",
         "odict_keys(['module.weight', 'module.bias'])",
