@@ -210,6 +210,7 @@ class Multinomial(OfCategorical):
         return draws.from_host(draw, self.probs.detach())
 
     def log_prob(self, value: Tensor) -> Tensor:
+        self._need_event(value)
         ways = (value.sum(-1) + 1).lgamma() - (value + 1).lgamma().sum(-1)
         impossible = (value == 0) & (self.probs == 0)
         return ways + (value * ops.where(impossible, 0.0, self.logits)).sum(-1)

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from .. import ops
-from ..base.errors import ArgumentError, DTypeError, UndefinedError, switch
+from ..base.errors import ArgumentError, DTypeError, ShapeError, UndefinedError, switch
 from ..core.arguments import checked_constructor, shown
 from ..core.autograd.grad_mode import enable_grad, no_grad
 from ..core.autograd.tape import grad
@@ -157,6 +157,7 @@ class Distribution:
         """
         if (interior := self._interior) is None:
             raise self._lacks("log_prob")
+        self._need_event(value)
         return self._on_support(value, interior, self._log_density)
 
     def _log_density(self, value: Tensor) -> Tensor:
@@ -190,13 +191,17 @@ class Distribution:
         name = type(self).__name__
         if not isinstance(value, Tensor):
             raise ArgumentError(name, "a value that is a Tensor", type(value).__name__)
-        n = len(self._event_shape)
-        if n and value.shape[-n:] != self._event_shape:
-            raise ArgumentError(name, f"a value whose last axes are {self._event_shape}", f"{value.shape}")
+        self._need_event(value)
         ops.broadcast_shapes(tuple(value.shape), self._extended_shape())
         support = self.support
         if support is not None and not bool(support.check(value).all()):
             raise ArgumentError(name, f"values {support.needs or f'in {support!r}'}", "others")
+
+    def _need_event(self, value: Tensor) -> None:
+        n = len(self._event_shape)
+        if n and value.shape[-n:] != self._event_shape:
+            needs = f"a value whose last axes are {tuple(self._event_shape)}"
+            raise ShapeError(type(self).__name__, needs, f"shape {tuple(value.shape)}")
 
     def _on_support(self, value: Tensor, interior: Any, log_density: Callable[[Tensor], Tensor]) -> Tensor:
         # log_density(value), and -inf outside of the support, where it is evaluated at `interior`. NaN stays NaN.

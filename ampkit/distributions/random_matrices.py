@@ -83,6 +83,7 @@ class Wishart(OfCovariance, ExponentialFamily):
         return product @ product.mT
 
     def log_prob(self, value: Tensor) -> Tensor:
+        self._need_event(value)
         n, df, low = self.event_shape[-1], self.df, self._unbroadcasted_scale_tril
         half_det = half_log_det(linalg.cholesky(value))
         trace = ops.cholesky_solve(value, low.expand(ops.broadcast_shapes(tuple(low.shape), tuple(value.shape))))
@@ -140,6 +141,7 @@ class LKJCholesky(Distribution):
         return squares.sqrt() * sphere + rest.diag_embed()
 
     def log_prob(self, value: Tensor) -> Tensor:
+        self._need_event(value)
         n, a = self.dim, self.concentration
         row = ops.arange(1, n, dtype=a.dtype, device=a.device)
         order = 2 * (a - 1)[..., None] + n - 1 - row

@@ -9,6 +9,7 @@ import pytest
 
 import ampkit
 from ampkit import ops
+from ampkit.base.errors import ShapeError
 from ampkit.distributions import (
     Bernoulli,
     Beta,
@@ -22,7 +23,9 @@ from ampkit.distributions import (
     Gumbel,
     Independent,
     Laplace,
+    LKJCholesky,
     LogNormal,
+    Multinomial,
     Normal,
     OneHotCategorical,
     Poisson,
@@ -245,3 +248,20 @@ def test_several_counts_have_no_common_support_to_enumerate():
 def test_a_wishart_of_whole_degrees_has_the_dtype_of_its_matrix():
     made = Wishart(ampkit.tensor(2), f64([[1.0]]))
     assert made.df.dtype == made.sample().dtype == ampkit.float64
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: OneHotCategorical(f64([0.2, 0.3, 0.5])),
+        lambda: Multinomial(4, f64([0.2, 0.3, 0.5])),
+        lambda: Dirichlet(f64([0.2, 0.3, 0.5])),
+        lambda: LKJCholesky(3),
+        lambda: Wishart(3.0, ampkit.eye(3, dtype=ampkit.float64)),
+    ],
+)
+def test_an_event_of_another_shape_has_no_probability(made):
+    one = made()
+    assert one.log_prob(one.sample((2,))).shape == (2,)
+    with pytest.raises(ShapeError, match=r"needs a value whose last axes are \(3.*\), got shape \(.*2,?\)"):
+        one.log_prob(one.sample()[..., :2])
