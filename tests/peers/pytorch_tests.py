@@ -31,7 +31,7 @@ FILES = (
     "nn/test_packed_sequence nn/test_lazy_modules nn/test_pruning nn/test_parametrization nn/test_embedding "
     "nn/test_pooling nn/test_convolution nn/test_multihead_attention test_nn test_modules test_autocast "
     "autograd/test_functional test_autograd distributions/test_distributions test_dataloader "
-    "functorch/test_eager_transforms functorch/test_vmap functorch/test_vmap_registrations test_sparse"
+    "functorch/test_eager_transforms functorch/test_vmap test_sparse"
 ).split()
 
 # What is no public behaviour of dense, real tensors on a CPU: (why, what the name or the source of a test contains).

@@ -26,7 +26,12 @@ def keeps_arrays(saved: Any, params: Sequence[Any]) -> bool:
 
     Lists among its parameters count as arrays, which they stand for.
     """
-    return type(saved) is not Saved or not all(map(_is_plain, (*saved.__dict__.values(), *params)))
+    if type(saved) is not Saved:
+        return True
+    for value in saved.__dict__.values():
+        if (kind := type(value)) not in _PLAIN and (kind is not tuple or not _is_plain(value)):
+            return True
+    return not all(map(_is_plain, params))
 
 
 def _is_plain(value: Any) -> bool:
