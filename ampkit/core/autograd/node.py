@@ -23,7 +23,7 @@ class Node:
     """One recorded call of an op.
 
     op: the object with the backward (`vjp`, `replay`, `needs`). edges: per input, where its gradient flows, or None.
-    saved: what backward needs; None once freed. used: of a node that saved nothing, whether a backward pass that did
+    saved: what backward needs; None once freed. used: of a node that keeps no arrays, whether a backward pass that did
     not retain the graph has visited it. packed: the saved items that hooks packed (see core/autograd/saved_hooks.py).
     params: the other arguments. plan: the dtypes it ran in. kernel: the implementation that ran. outputs: (shape,
     dtype) of each of several outputs. versions, result, others: those of the inputs, of the first output and of further

@@ -22,7 +22,7 @@ NOTHING = Saved()
 
 
 def keeps_arrays(saved: Any, params: Sequence[Any]) -> bool:
-    """Whether a node holds on to memory: one that does not, can be visited again though the graph is not retained.
+    """Whether a node holds on to memory: one that does not can be visited again though the graph is not retained.
 
     Lists among its parameters count as arrays, which they stand for.
     """
