@@ -85,10 +85,12 @@ def make_dual(tensor: Tensor, tangent: Tensor, *, level: int | None = None) -> T
         raise ShapeError("make_dual", f"a tangent of shape {list(tensor.shape)}", f"shape {list(tangent.shape)}")
     if unpack_dual(tangent).tangent is not None:
         raise StateError("make_dual", "a tangent without a tangent", "a dual tensor", "nest ampkit.func.jvp instead")
-    source = tensor if tensor.requires_grad else tensor.detach().requires_grad_()
-    edge: Any = source._tape_edge
-    dual = placed_at(tensor, edge)
-    edge = dual._tape_edge
+    if tensor.requires_grad:
+        dual = tensor.view_as(tensor)
+    else:  # and no view of it, as a view of a leaf that requires grad cannot change in place
+        start: Any = tensor.detach().requires_grad_()._tape_edge
+        dual = placed_at(tensor, start)
+    edge: Any = dual._tape_edge
     opened.duals.append(ref(dual))
     opened.edges.append(edge)
     opened.tangents.append(tangent)

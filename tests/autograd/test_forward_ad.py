@@ -59,6 +59,20 @@ def test_the_value_of_a_level_that_is_differentiated_keeps_its_graph():
     assert by_value.tolist() == by_tangent.tolist() == x.exp().tolist()
 
 
+def test_a_leaf_that_requires_grad_does_not_change_through_its_dual_tensor():
+    x = f64(1, 2, requires_grad=True)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, f64(3, 4))
+        with pytest.raises(StateError, match="a view of a leaf that requires grad"):
+            dual.mul_(2)
+        other = forward_ad.make_dual(x * 2, f64(3, 4))
+        other.mul_(other)
+        value, tangent = forward_ad.unpack_dual(other)
+        assert value.tolist() == [4, 16] and tangent.tolist() == [12, 32]
+        value.sum().backward()
+    assert x.grad.tolist() == [8, 16]
+
+
 def test_a_dual_tensor_is_no_tangent_at_its_own_level():
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(f64(1), f64(1))
