@@ -163,6 +163,8 @@ class _Pickler:
 
 def _call(value: Any) -> _Call | None:
     """What makes a value that pickles have no opcode for; None for one that they have, and for a tensor."""
+    if type(value) in _BUILT_IN:  # which most are
+        return None
     found = next((made for kind, made in _CALLS.items() if isinstance(value, kind)), None)
     return None if found is None else found(value)
 
@@ -189,6 +191,7 @@ _CALLS: dict[Any, Callable[[Any], _Call | None]] = {
     Namespace: lambda v: _Call("argparse.Namespace", (), (), vars(v)),
     PurePath: lambda v: _Call(f"pathlib.{type(v).__name__}", v.parts),
 }
+_BUILT_IN = {str, int, float, bool, type(None), tuple, list, dict, Tensor, Parameter}
 _NUMBERS = "biufc"  # kinds of NumPy's dtypes
 _FACTORIES = {kind: _Name(f"builtins.{kind.__name__}") for kind in (int, float, bool, str, list, tuple, dict, set)}
 

@@ -32,6 +32,7 @@ def command(major: int) -> str:
     return f"pip install 'ampkit{extra}'" if folder is None else f"pip install -e '{folder}{extra}'"
 
 
+@cache  # for the same reason: it reads the metadata of packages
 def source() -> Path | None:
     """The source folder with pyproject.toml that ampkit is imported or was installed from; None if there is none."""
     folders = [Path(__file__).parents[3]]
