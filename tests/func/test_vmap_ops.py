@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Iterator
 
-import cases
 import numpy as np
 import pytest
+from func.each_op import EVERY, READS_VALUES, has_first_alone
 
 import ampkit
 from ampkit import autocast, func, ops
-from ampkit.base.errors import AmpkitError, DTypeError
+from ampkit.base.errors import DTypeError
 from ampkit.core.autograd.tape import grad
 from ampkit.core.op import ops as registry
 from ampkit.core.tensor import Tensor
@@ -20,8 +18,6 @@ from ampkit.testing import Case
 from ampkit.testing.cases import placed
 
 SAMPLES = 3
-READS_VALUES = {"linalg_lu"}  # it checks the pivots on the host
-EVERY = [c for m in pkgutil.iter_modules(cases.__path__) for c in importlib.import_module(f"cases.{m.name}").CASES]
 CASES = [case for case in EVERY if case.arrays() and case.name not in READS_VALUES]
 
 
@@ -67,6 +63,8 @@ def gradients(case: Case, tensors):
         leaves = [t.detach().requires_grad_() if i in floats else t for i, t in enumerate(given)]
         outs = [out for out in case(*leaves) if out.requires_grad]
         seeds = [ops.cos(ops.ones_like(out)) for out in outs]
+        if not outs:  # of comparisons and their like
+            return ()
         found = grad(outs, [leaves[i] for i in floats], seeds, allow_unused=True)
         return tuple([ops.zeros_like(given[i]) if g is None else g for i, g in zip(floats, found, strict=True)])
 
@@ -96,10 +94,7 @@ def test_an_op_and_its_gradients(case):
         for one, other in zip(mapped(lambda *a: tuple(case(*a)), given, axes), wanted, strict=True):
             agree(one, other, f"{case}, axes {axes}", exact=moves_only(case))
         function = gradients(case, given)
-        try:
-            wanted = looped(function, given, axes)
-        except AmpkitError:  # an op without a backward
-            continue
+        wanted = looped(function, given, axes)
         for one, other in zip(mapped(function, given, axes) if wanted else (), wanted, strict=True):
             agree(one, other, f"gradient of {case}, axes {axes}")
 
@@ -127,15 +122,16 @@ def test_second_derivatives(case):
         leaves = [t.detach().requires_grad_() if i in floats else t for i, t in enumerate(given)]
         asked = [leaves[i] for i in floats]
         outs = [out for out in case(*leaves) if out.requires_grad]
+        if not outs:
+            return ()
         first = grad(outs, asked, [ops.cos(out).detach() for out in outs], create_graph=True, allow_unused=True)
         norms = [g.square().sum() for g in first if g is not None and g.requires_grad]
         found = grad(norms, asked, allow_unused=True) if norms else [None] * len(asked)
         return tuple([ops.zeros_like(x) if g is None else g for x, g in zip(asked, found, strict=True)])
 
     axes = [0] * len(tensors)
-    try:
-        wanted = looped(function, tensors, axes)
-    except AmpkitError:  # an op without a backward
+    if has_first_alone(case):
         return
+    wanted = looped(function, tensors, axes)
     for one, other in zip(mapped(function, tensors, axes) if wanted else (), wanted, strict=True):
         agree(one, other, f"second derivative of {case}")

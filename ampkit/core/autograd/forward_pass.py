@@ -18,7 +18,8 @@ from ampkit.base.array_kinds import on_device
 from ampkit.base.dtypes import DIFFERENTIABLE, DType
 from ampkit.base.errors import StateError
 
-from .. import fp_errors, policy
+from .. import dispatch, fp_errors, policy
+from ..dispatch.batching.array import BatchedArray
 from ..dispatch.batching.sums import kept_apart
 from ..dispatch.forward_rules import TangentCall, cast_to, itself
 from ..tensor import Edge, Tensor
@@ -183,7 +184,7 @@ def _of_product(node: Node, tangents: Tangents, wanted: dict[int, Edge], traced:
     pairs = [(i, k) for i, k in ((a, b), (b, a)) if tangents[i] is not None]
     if not pairs or any(index is None for _, index in indices):
         return None
-    total = None
+    total: Any = None
     for changed, fixed in pairs:
         value: Any = values.get(signature.names[fixed])
         edge = node.edges[fixed]
@@ -220,17 +221,42 @@ def _of_pointwise(node: Node, tangents: Tangents, wanted: dict[int, Edge], trace
             continue
         dy = _in(tangent if tangent.shape == shape else tangent.expand(shape), dtype)
         chosen = [i == place for i in range(len(tangents))]
-        if traced or any(edge is not None and edge[2] != shape for edge in node.edges):
+        needs = tuple([need if yes else None for need, yes in zip(node.op.needs(node), chosen, strict=True)])
+        broadcasts = any(edge is not None and edge[2] != shape for edge in node.edges)
+        made = None
+        if not traced:  # only where there is nothing to sum over, by a kernel
+            made = _by_reference(node, dy.array, needs) if broadcasts else _by_kernel(node, dy.array, needs)
+        if made is None:
             found = _gradients(node, {0: dy}, chosen, reduces=False)[place]
-        else:  # nothing to sum over: its kernel
-            needs = [need if yes else None for need, yes in zip(node.op.needs(node), chosen, strict=True)]
-            backward_pass = BackwardPass([], traced=False, retain=True)
-            gradient = node.op.vjp(node, [dy.array], tuple(needs), backward_pass)[place]
-            found = gradient if gradient is None else TracedArray(Tensor(gradient))
+        else:
+            found = None if made[place] is None else TracedArray(Tensor(made[place]))
         if found is None or found.shape != shape:
             return None
         total = found.tensor if total is None else total + found.tensor
     return {0: _in(total, dtype)}
+
+
+def _by_kernel(node: Node, dy: Any, needs: tuple[DType | None, ...]) -> Any:
+    return node.op.vjp(node, [dy], needs, BackwardPass([], traced=False, retain=True))
+
+
+def _by_reference(node: Node, dy: Any, needs: tuple[DType | None, ...]) -> Any:
+    # The gradients by the reference of the backward, which leaves sums over axes that broadcast to the tape, so that
+    # samples may stand in front of them; None where the call itself saw samples.
+    op, level = node.op, getattr(dy, "level", None)
+    if node.kernel.level is not None or (level is not None and type(dy.data) is BatchedArray):
+        return None
+    op.check_versions(node)
+    params = dict(zip(op.signature.param_names, node.params, strict=True))
+    reference, nothing = op.backward_primitive.reference, (((0,),) * len(needs), (None,) * len(needs))
+    data = dy if level is None else dy.data
+    found, _ = dispatch.backward(op, reference, data, node.saved, needs, params, node.plan.compute, *nothing)
+    found = op.per_input(found, node)
+    if level is None:
+        return found
+    if any(g is not None and g.shape != data.shape for g in found):
+        return None
+    return [None if g is None else BatchedArray(g, level) for g in found]
 
 
 def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:

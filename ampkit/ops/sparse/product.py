@@ -23,12 +23,16 @@ def sparse_mm(input: Array, dense: Array, row: Index, column: Index, n: int, m: 
 
     Products are exact in float32 and summed there, rounded once, as by `matmul`: the same category under a policy.
     """
-    if isinstance(input, TracedArray) or isinstance(dense, TracedArray):
-        raise StateError("sparse_mm", "a first derivative", "a second one")
+    _need_first(input, dense)
     check_index_range("sparse_mm", row, n)
     check_index_range("sparse_mm", column, m)
     out = add_at(input[:, None] * np.take(dense, column, 0), (row,), (n, dense.shape[1]))
     return out, Saved(input=input, dense=dense, row=row, column=column)
+
+
+def _need_first(*arrays: Any) -> None:
+    if any(isinstance(array, TracedArray) for array in arrays):
+        raise StateError("sparse_mm", "a first derivative", "a second one")
 
 
 @sparse_mm.check
@@ -43,6 +47,7 @@ def sparse_mm_check(input, dense, row, column, n, m):
 
 @sparse_mm.backward(input="dense", dense="input")
 def sparse_mm_backward(dy, saved, needs, n, m):
+    _need_first(dy, *vars(saved).values())
     row, column = saved.row, saved.column
     along = np.take(dy, row, 0)
     by_values: Any = None

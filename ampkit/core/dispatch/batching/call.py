@@ -26,6 +26,7 @@ from ...autograd.accumulate import reduce_to_input
 from ...autograd.grad_mode import grad_scope
 from ...autograd.saved import NOTHING, Saved
 from ...cast_plan import CastPlan
+from ...casts import widen
 from ...dispatch import Kernel
 from ...fp_errors import ignore_fp_errors
 from ...op_call import round_result, save_as_stored, split_result
@@ -203,7 +204,10 @@ def fill_saved(op: Any, node: Any) -> None:
 
     A second derivative reads it. It depends on shapes alone, so that the reference says it of zeros.
     """
-    zeros = [i.dtype if i.shape is None else np.zeros(i.shape, i.dtype) for i in node.saved.batched.inputs]
+    compute = node.plan.compute
+    zeros = [
+        i.dtype if i.shape is None else widen(np.zeros(i.shape, i.dtype), compute) for i in node.saved.batched.inputs
+    ]
     try:
         with ignore_fp_errors():
             _, saved = split_result(op, op.call(op.forward.reference.run, zeros, node.params))
