@@ -33,19 +33,18 @@ def vmap(
     """A function that maps `func` over an axis of its tensors.
 
     in_dims: the axis of each positional argument, None for one that all samples share: a number for all, or a tuple of
-    the arguments' structure. Keyword arguments are mapped over axis 0. out_dims: where the results of the samples are
-    stacked, a number or a tuple with one per output; None for one that all samples share. randomness: what random ops
-    do: "error", "different" numbers for each sample, or the "same". chunk_size: how many run at once, by default
-    all of them. func runs once for these, on tensors that show the shapes of one sample; ops without a rule run once
-    per sample (see docs/transforms.md).
+    the arguments' structure. All samples share keyword arguments. out_dims: where the results of the samples are
+    stacked, a number, or a tuple, list or dict with one per output; None for one that all samples share. randomness:
+    what random ops do: "error", "different" numbers for each sample, or the "same". chunk_size: how many run at once,
+    by default all of them. func runs once for these, on tensors that show the shapes of one sample; ops without a rule
+    run once per sample (see docs/transforms.md).
     Of a batch of length 0 the results have that length; their other axes are those of a made-up sample.
     Raises ArgumentError for axes that do not fit, ShapeError for axes of several lengths, StateError for
     a random op with randomness="error", for values read in func, as by `if x > 0:`, and for a tensor that all samples
     share and one of them changes in place.
     """
     check_choice("vmap", "randomness", randomness, "error", "different", "same")
-    if chunk_size is not None and (type(chunk_size) is not int or chunk_size < 1):
-        raise ArgumentError("vmap", "chunk_size as an integer from 1, or None", shown(chunk_size))
+    need_chunk_size("vmap", chunk_size)
 
     def mapped(*args: Any, **kwargs: Any) -> Any:
         tensors, axes = _mapped_axes(in_dims, args, kwargs)
@@ -66,6 +65,12 @@ def vmap(
         return made[0] if len(made) == 1 else _joined(made, out_dims)
 
     return mapped
+
+
+def need_chunk_size(where: str, chunk_size: Any) -> None:
+    """Raise ArgumentError unless `chunk_size` is a number of samples, or None."""
+    if chunk_size is not None and (type(chunk_size) is not int or chunk_size < 1):
+        raise ArgumentError(where, "chunk_size as an integer from 1, or None", shown(chunk_size))
 
 
 def _of_none(mapped: Any, given: Any, tensors: list[Tensor], axes: list[int | None], out_dims: Any) -> Any:
@@ -90,7 +95,7 @@ def samples_of(in_dims: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> i
 
 def _mapped_axes(in_dims: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Tensor], list[int | None]]:
     tensors = list(tensors_in([list(args), kwargs]))
-    return tensors, [*_axes(_per_argument(in_dims, args), list(args)), *[0 for _ in tensors_in(kwargs)]]
+    return tensors, [*_axes(_per_argument(in_dims, args), list(args)), *[None for _ in tensors_in(kwargs)]]
 
 
 class _Part:
@@ -154,7 +159,7 @@ def _joined(made: list[Any], out_dims: Any) -> Any:
 
 
 def _per_argument(in_dims: Any, args: tuple[Any, ...]) -> list[Any]:
-    if isinstance(in_dims, int):
+    if _is_axis(in_dims):
         return [in_dims] * len(args)
     if not isinstance(in_dims, tuple) or len(in_dims) != len(args):
         raise ArgumentError("vmap", f"in_dims as a number, or a tuple of {len(args)}, one per argument", shown(in_dims))
@@ -164,12 +169,12 @@ def _per_argument(in_dims: Any, args: tuple[Any, ...]) -> list[Any]:
 def _axes(dims: Any, values: Any) -> list[int | None]:
     # The axis of each tensor in `values`, to whose structure `dims` is a prefix.
     if isinstance(values, Tensor):
-        if dims is not None and (not isinstance(dims, int) or not -values.ndim <= dims < values.ndim):
+        if dims is not None and (not _is_axis(dims) or not -values.ndim <= dims < values.ndim):
             raise ArgumentError("vmap", f"in_dims within the {values.ndim} axes of a tensor, or None", shown(dims))
         return [dims]
     if dims is None:
         return [None for _ in tensors_in(values)]
-    if isinstance(dims, int):
+    if _is_axis(dims):
         if foreign := [item for item in leaves(values) if not isinstance(item, Tensor)]:
             got = f"{dims} for {shown(foreign[0])}"
             raise ArgumentError("vmap", "in_dims=None for an argument that is no Tensor", got)
@@ -194,6 +199,10 @@ def _stacked(found: list[Any], out_dims: Any) -> Any:
     outs = [list(tensors_in(each)) for each in found]
     _need_tensors(found[0], out_dims)
     axes = _axes_of_outputs(out_dims, found[0], len(outs[0]))
+    for column in zip(*outs, strict=True):
+        if len(shapes := {tuple(tensor.shape) for tensor in column}) > 1:
+            got = " and ".join(map(str, map(list, sorted(shapes)[:2])))
+            raise ShapeError("vmap", "results of one shape for all samples", got, "choose by ops.where, or fill up")
     columns = zip(*outs, strict=True)
     made = [
         column[0] if axis is None else ops.stack(list(column), axis) for column, axis in zip(columns, axes, strict=True)
@@ -206,19 +215,28 @@ def _need_tensors(out: Any, out_dims: Any) -> None:
     if isinstance(out, (tuple, list)) and isinstance(out_dims, (tuple, list)) and len(out) == len(out_dims):
         for item, dims in zip(out, out_dims, strict=True):
             _need_tensors(item, dims)
+    elif isinstance(out, dict) and isinstance(out_dims, dict) and out.keys() == out_dims.keys():
+        for key, item in out.items():
+            _need_tensors(item, out_dims[key])
     elif out_dims is not None and any(not isinstance(item, Tensor) for item in leaves(out)):
         raise ArgumentError("vmap", "a function that returns Tensors", shown(out), "give the others out_dims=None")
 
 
 def _axes_of_outputs(out_dims: Any, out: Any, count: int) -> list[int | None]:
-    if out_dims is None or isinstance(out_dims, int):
+    if out_dims is None or _is_axis(out_dims):
         return [out_dims] * count
+    if isinstance(out_dims, dict) and isinstance(out, dict) and out_dims.keys() == out.keys():
+        out_dims, out = [out_dims[key] for key in out], list(out.values())
     if isinstance(out_dims, (tuple, list)) and isinstance(out, (tuple, list)) and len(out_dims) == len(out):
         pairs = zip(out_dims, out, strict=True)
         return [axis for dims, item in pairs for axis in _axes_of_outputs(dims, item, len(list(tensors_in(item))))]
     if isinstance(out_dims, (tuple, list)) and len(out_dims) == 1 and isinstance(out, Tensor):
         return _axes_of_outputs(out_dims[0], out, count)
     raise ArgumentError("vmap", "out_dims as a number, or as one per output", shown(out_dims))
+
+
+def _is_axis(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def stack_module_state(models: Sequence[Module]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

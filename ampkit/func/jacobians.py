@@ -16,6 +16,7 @@ from ..core.nested import tensors_in, with_tensors
 from ..core.tensor import Tensor
 from ..ops.argument_checks import check_all
 from ..ops.shape.join_split import split_
+from .batching import need_chunk_size
 from .call import Call, positions
 from .derivatives import Argnums
 
@@ -41,6 +42,7 @@ def jacrev(
     once, by `vmap`, or chunk_size of them at a time. Raises as `grad_and_value`, for any number of elements.
     """
     numbers = positions("jacrev", argnums)
+    need_chunk_size("jacrev", chunk_size)
 
     def derived(*args: Any, **kwargs: Any) -> Any:
         call = Call("jacrev", func, numbers, args, kwargs, has_aux)
@@ -137,6 +139,7 @@ def jacfwd(
     in `jacrev`.
     """
     numbers = positions("jacfwd", argnums)
+    need_chunk_size("jacfwd", chunk_size)
 
     def derived(*args: Any, **kwargs: Any) -> Any:
         call = Call("jacfwd", func, numbers, args, kwargs, has_aux)

@@ -58,6 +58,25 @@ def test_models_of_an_ensemble_run_from_stacked_state():
     assert params["0.weight"].grad.shape == (3, 4, 3)
 
 
+def test_all_samples_share_keyword_arguments():
+    x, y = numbers(3, 4), numbers(3, 4, seed=1)
+    found = func.vmap(lambda x, *, y: x * y)(x, y=y)  # as in PyTorch
+    np.testing.assert_array_equal(found.numpy(), x.numpy()[:, None] * y.numpy())
+    found = func.vmap(lambda x, *, y: x * y, -1, chunk_size=3)(x, y=y[:, 0])
+    np.testing.assert_array_equal(found.numpy(), (x * y[:, :1]).numpy().T)
+
+
+def test_a_dict_says_where_the_results_of_a_dict_are_stacked():
+    x = numbers(3, 4)
+    dims = {"b": (1, 0), "a": 1}
+    for size in (None, 2):
+        found = func.vmap(lambda x: {"a": x, "b": (x * 2, x)}, out_dims=dims, chunk_size=size)(x)
+        assert [found["a"].shape, found["b"][0].shape, found["b"][1].shape] == [(4, 3), (4, 3), (3, 4)]
+        np.testing.assert_array_equal(found["b"][0].numpy(), 2 * x.numpy().T)
+    made = func.vmap(lambda x: {"a": x, "b": 3}, out_dims={"a": 0, "b": None})(x)
+    assert made["b"] == 3
+
+
 def test_random_ops():
     zeros = ops.zeros(3, 4)
     noisy = lambda x: x + ampkit.randn(4)  # noqa: E731
@@ -72,6 +91,11 @@ def test_random_ops():
     ("call", "error", "words"),
     [
         (lambda x: func.vmap(lambda x: x, 2)(x), ArgumentError, "in_dims within the 2 axes"),
+        (lambda x: func.vmap(lambda x: x, True)(x), ArgumentError, "in_dims as a number"),
+        (lambda x: func.vmap(lambda x: x, out_dims={"a": 0})(x), ArgumentError, "out_dims as a number"),
+        (lambda x: func.vmap(lambda x: ops.where(x > 0))(x), ShapeError, "vmap: needs results of one shape"),
+        (lambda x: func.jacrev(lambda x: x, chunk_size=0)(x), ArgumentError, "chunk_size as an integer from 1"),
+        (lambda x: func.jacfwd(lambda x: x, chunk_size=-1)(x), ArgumentError, "chunk_size as an integer from 1"),
         (lambda x: func.vmap(lambda x: x, (0, 0))(x), ArgumentError, "a tuple of 1, one per argument"),
         (lambda x: func.vmap(lambda x, y: x)(x, x[:1]), ShapeError, "mapped axes of one length, got 1, 4"),
         (lambda x: func.vmap(lambda x: x[x > 0])(x), StateError, "results of one shape for all samples, got"),
