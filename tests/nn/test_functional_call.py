@@ -59,3 +59,15 @@ def test_gradients_of_functions_nest():
 def test_keywords_are_names():
     with pytest.raises(DTypeError, match="functional_call: needs kwargs with names of arguments as keys, got 0"):
         func.functional_call(nn.Linear(3, 4), {}, ampkit.ones(2, 3), {0: 1})
+
+
+def test_tied_weights_have_one_tensor_and_are_not_missing():
+    model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
+    model[1].weight = model[0].weight
+    x, three, two = tensor([[1.0]]), tensor([[3.0]]), tensor([[2.0]])
+    assert func.functional_call(model, {"1.weight": three}, x, strict=True).item() == 9
+    assert func.functional_call(model, {"0.weight": three, "1.weight": three}, x).item() == 9
+    both = {"0.weight": three, "1.weight": two}
+    assert func.functional_call(model, both, x, tie_weights=False).item() == 6
+    with pytest.raises(ArgumentError, match="one tensor for 1.weight and what is tied to it, got several"):
+        func.functional_call(model, both, x)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ampkit.base.errors import DTypeError, StateError
+from ampkit.base.errors import ArgumentError, DTypeError, StateError
 from ampkit.core.arguments import shown
 from ampkit.core.tensor import Tensor
 from ampkit.ops.argument_checks import check_all
@@ -28,7 +28,8 @@ def functional_call(
     """`module(*args, **kwargs)` with other tensors in the place of its Parameters and buffers of these dotted names.
 
     Gradients flow to the tensors given. tie_weights: a tensor also takes the place of those tied to the one it
-    replaces. Raises ArgumentError for an unknown name and, with `strict`, StateError where one is missing.
+    replaces. Raises ArgumentError for an unknown name, and with tie_weights for several tensors in the place of one;
+    with `strict`, StateError where one is missing.
     """
     dicts = parameter_and_buffer_dicts
     for name in kwargs or ():
@@ -39,11 +40,15 @@ def functional_call(
     own = {name: table[last] for name, (table, last) in tables.items()}
     for name in given:
         look_up(own, name, "Parameter or buffer")
+    if tie_weights:
+        tied: dict[int, Tensor] = {}
+        for name, tensor in given.items():
+            if tied.setdefault(id(own[name]), tensor) is not tensor:
+                needs = f"one tensor for {name} and what is tied to it"
+                raise ArgumentError("functional_call", needs, "several", "pass one, or tie_weights=False")
+        given |= {n: tied[id(t)] for n, t in own.items() if n not in given and id(t) in tied}
     if strict and (missing := [name for name in own if name not in given]):
         raise StateError("functional_call", "a tensor for each name", f"none for {', '.join(missing)}")
-    if tie_weights:
-        tied = {id(own[name]): tensor for name, tensor in given.items()}
-        given |= {n: tied[id(t)] for n, t in own.items() if n not in given and id(t) in tied}
     try:
         for name, tensor in given.items():
             table, last = tables[name]
