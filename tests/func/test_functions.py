@@ -167,3 +167,45 @@ def test_a_strict_jvp_refuses_outputs_that_depend_on_nothing():
     with pytest.raises(StateError, match="strict=True"):
         func.jvp(lambda x: (x, V), (V,), (V,), strict=True)
     assert func.jvp(lambda x: (x, V), (V,), (V,))[1][1].sum() == 0
+
+
+class Product(Function):
+    """A product whose jvp reads the tangents of both factors."""
+
+    materializes = True
+    seen: list[object] = []  # noqa: RUF012
+
+    @staticmethod
+    def forward(x, y, power, index):
+        return x * y**power
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs[:2])
+        ctx.save_for_forward(*inputs[:2])
+        ctx.set_materialize_grads(Product.materializes)
+
+    @staticmethod
+    def backward(ctx, dz):
+        x, y = ctx.saved_tensors
+        return dz * y, dz * x, None, None
+
+    @staticmethod
+    def jvp(ctx, dx, dy, power, index):
+        x, y = ctx.saved_tensors
+        Product.seen.append((dx is None, dy is None, power, index))
+        return dx * y if dy is None else dx * y + x * dy
+
+
+@pytest.mark.parametrize("materializes", [True, False])
+def test_a_tensor_without_a_tangent_has_zeros_unless_told_not_to(materializes, monkeypatch):
+    monkeypatch.setattr(Product, "materializes", materializes)
+    Product.seen.clear()
+    index = tensor([1])
+    call = lambda x: Product.apply(x, V, 1, index)  # noqa: E731
+    _, tangent = func.jvp(call, (X[0],), (V,))
+    np.testing.assert_allclose(tangent.numpy(), (V * V).numpy())
+    np.testing.assert_allclose(func.jacfwd(call)(X[0]).numpy(), func.jacrev(call)(X[0]).numpy())
+    found = func.vmap(lambda x: func.jvp(call, (x,), (V,))[1])(X)
+    np.testing.assert_allclose(found.numpy(), np.broadcast_to((V * V).numpy(), X.shape))
+    assert set(Product.seen) == {(False, not materializes, None, None)}
