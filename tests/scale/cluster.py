@@ -65,20 +65,22 @@ class Step:
 
 def step(
     cluster: Cluster, exchanges: Sequence[Exchange], forward: float, backward: float, update: float,
-    is_beside: bool = True,
+    work: Cluster | None = None,
 ) -> Step:  # fmt: skip
     """A step whose exchanges begin during backward, one after the other, each when its gradients are there.
 
-    Gradients become ready evenly over backward by their bytes; the update follows the last exchange. is_beside: false
-    where ranks have no core left for their exchanges, which then take backward's time.
+    Gradients become ready evenly over backward by their bytes; the update follows the last exchange. work: what
+    exchanges take of the processor where no core is left for them: backward waits meanwhile. By default nothing.
     """
     bytes_of = [sum(each.sent) for each in exchanges]
-    total, passed, free, spent = sum(bytes_of) or 1, 0, 0.0, 0.0
+    total, passed, spent = sum(bytes_of) or 1, 0, 0.0
+    now, computed = forward, 0.0  # seconds of backward
     for each, count in zip(exchanges, bytes_of, strict=True):
         passed += count
-        seconds = cluster.seconds(each)
-        free = max(free, forward + backward * passed / total) + seconds
+        taken, needed = 0.0 if work is None else work.seconds(each), backward * passed / total
+        seconds = max(cluster.seconds(each), taken)
         spent += seconds
-    if not is_beside:
-        free = forward + backward + spent
-    return Step(forward + backward + update, spent, max(free, forward + backward) + update)
+        if computed < needed:
+            now, computed = now + needed - computed, needed
+        now, computed = now + seconds, min(backward, computed + seconds - taken)
+    return Step(forward + backward + update, spent, now + backward - computed + update)

@@ -86,8 +86,9 @@ def test_communication_hides_behind_backward_as_far_as_it_can():
     near = cluster.Cluster("near", 8, 0, 1e8, 0, 1e8)
     assert cluster.step(near, halves, 1.0, 1.0, 0.5).total == pytest.approx(2.51)  # the last one is left
     assert cluster.step(near, halves, 1.0, 1.0, 0.5).hidden == pytest.approx(0.5)
-    without_a_core = cluster.step(near, halves, 1.0, 1.0, 0.5, is_beside=False)
-    assert (without_a_core.total, without_a_core.hidden) == (pytest.approx(2.52), pytest.approx(0))
+    assert cluster.step(near, halves, 1.0, 1.0, 0.5, work=near).total == pytest.approx(2.52)  # no core is left
+    quick = cluster.Cluster("of the processor", 8, 0, 4e8, 0, 4e8)  # 2.5 of the 10 ms, and the last 10 are left
+    assert cluster.step(near, halves, 1.0, 1.0, 0.5, work=quick).total == pytest.approx(2.5125)
     far = cluster.Cluster("far", 1, 0, 1e6, 0, 1e8)
     assert cluster.step(far, halves, 1.0, 1.0, 0.5).total == pytest.approx(1.5 + 2 + 0.5)  # from the middle of backward
     assert cluster.step(far, halves, 1.0, 1.0, 0.5).efficiency == pytest.approx(2.5 / 4)
