@@ -208,9 +208,9 @@ class Parallel(Section):
     parameters from forward to backward; 3 with whole ones only while their module computes. tensor: how many ranks
     divide the layers of the model; the groups of so many share the data out. pipeline: how many ranks have consecutive
     layers of the model, its stages; the groups of so many share the data out. deterministic: give the same bits on any
-    number of ranks and threads, accumulated or not. microbatches: with deterministic, the parts of an update's samples
-    whose gradients are computed one by one, a power of 2; with pipeline, the parts of a batch that go from stage to
-    stage.
+    number of ranks and threads, with any stage, accumulated or not. microbatches: with deterministic, the parts of an
+    update's samples whose gradients are computed one by one, a power of 2; with pipeline, the parts of a batch that go
+    from stage to stage.
     """
 
     wire_dtype: Literal["float32", "bfloat16", "float16"] = "float32"

@@ -109,6 +109,23 @@ def test_norms_have_the_same_bits_before_they_are_rounded(monkeypatch):
     assert len(alone) == STEPS and set(found) == alone
 
 
+def test_a_backward_of_ones_own_averages_as_ever():
+    def program(group):
+        with random.drawing_from(random.Stream(5)):
+            model = fully_shard(nn.Linear(4, 4), mesh=group)
+            parallel = DeterministicDataParallel(model, 4, group)
+            x = ampkit.full((2, 4), group.rank() + 1.0)
+            with pytest.raises(ZeroDivisionError):
+                parallel.forward_backward(lambda model, x: model(x).sum() / (1 // 0), [(x,)])
+            parallel.forward_backward(lambda model, x: model(x).sum(), [(x,)])
+            model.zero_grad()
+            model(x).sum().backward()
+            return model.bias.grad.full_tensor().numpy(), model.weight.grad.full_tensor().numpy()
+
+    for bias, weight in on_ranks(2, program):
+        assert (bias == 2).all() and (weight == 3).all()
+
+
 def test_a_rank_holds_its_rows_of_gradients_between_microbatches(monkeypatch):
     held = []
     add = microbatches.TreeSum.add

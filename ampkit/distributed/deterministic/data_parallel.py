@@ -112,8 +112,8 @@ class DeterministicDataParallel:
         loss_of(module, *batch): the mean loss [] of a microbatch, by the module or a copy of it that has the same
         parameters; random numbers are drawn from the default stream. batches: this rank's, each a tensor, or a tuple,
         list or dict of tensors, with samples along axis 0, cut into the rank's microbatches. These are consecutive ones
-        of the update, those of rank 0 first, or with `fully_shard` every so manieth: `mine` has their numbers. scaler:
-        scales the loss, and so the gradients.
+        of the update, those of rank 0 first, or with `fully_shard` one of each `ranks`: `mine` has their numbers.
+        scaler: scales the loss, and so the gradients.
         Buffers that a forward changes, running statistics among them, have the same values before each microbatch, and
         become the means of what they are after them; integers become those after the first.
         Raises ShapeError for batches that cannot be cut into parts of equal size, StateError for gradients that are
@@ -232,7 +232,7 @@ class DeterministicDataParallel:
 
 
 def mine_of(microbatches: int, rank: int, ranks: int, is_sharded: bool) -> range:
-    """The numbers of a rank's microbatches: consecutive ones, or every so manieth where ranks share parameters out."""
+    """The numbers of a rank's microbatches: consecutive ones, or `ranks` apart where they share parameters out."""
     each = microbatches // ranks
     return range(rank, microbatches, ranks) if is_sharded else range(rank * each, (rank + 1) * each)
 

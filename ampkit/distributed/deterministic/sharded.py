@@ -41,7 +41,14 @@ class ShardedGradients:
 
     def of(self, loss: Tensor, trained: Sequence[Tensor]) -> list[Array]:
         """The rows of the gradients of `loss` [], those of all ranks' losses together; zeros where none has used it."""
-        loss.backward()
+        groups = [state.group for state in self._states]
+        try:
+            for group in groups:
+                group.begin_tree()
+            loss.backward()
+        finally:
+            for group in groups:
+                group.in_tree = False
         found = []
         for parameter in trained:
             assert parameter._grad is not None
@@ -50,9 +57,9 @@ class ShardedGradients:
         return found
 
     def begin(self) -> None:
-        """Expect the forward and backward of a microbatch."""
+        """Expect the forward of a microbatch."""
         for state in self._states:
-            state.begin_tree()
+            state.count_calls()
 
     def used(self, trained: Sequence[Tensor]) -> list[bool]:
         """For each parameter, whether this rank's last pass has used it."""

@@ -152,10 +152,9 @@ class State:
         self._complete()
         self.group.finish()
 
-    def begin_tree(self) -> None:
-        """Begin a forward and backward whose gradients are summed in a tree over the ranks."""
+    def count_calls(self) -> None:
+        """Count the forwards from now on to the next backward."""
         self._calls = 0
-        self.group.begin_tree()
 
 
 def _watched(values: Any, complete: Any) -> Any:
