@@ -274,3 +274,28 @@ def test_a_gradient_that_is_one_number_gives_the_bits_of_a_dense_one(name):
             strict=True,
         ):
             assert found.tobytes() == expected.tobytes()
+
+
+GATES = {
+    "relu": (lambda lib, x: lib.relu(x), lambda x: ~(x <= 0)),
+    "threshold": (lambda lib, x: lib.threshold(x, 0.5, 9.0), lambda x: ~(x <= 0.5)),
+    "clamp": (lambda lib, x: lib.clamp(x, -0.5, 1.0), lambda x: (x >= -0.5) & (x <= 1)),
+    "hardtanh": (lambda lib, x: lib.hardtanh(x, -0.5, 1.0), lambda x: ~((x <= -0.5) | (x >= 1))),
+    "nan_to_num": (lambda lib, x: lib.nan_to_num(x), np.isfinite),
+}
+
+
+@pytest.mark.parametrize("layout", [slice(None), slice(None, None, 2)], ids=["dense", "strided"])
+@pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
+@pytest.mark.parametrize("name", GATES)
+def test_a_gate_passes_every_bit_of_a_gradient_or_none(name, dtype, layout):
+    call, passes = GATES[name]
+    tiny = np.finfo(np.float32).smallest_subnormal if dtype == float32 else 1e-7 if dtype == float16 else 1e-40
+    wild = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, tiny, -tiny, 1.5, -2.0, 0.5, 1.0, -0.5], np.float32)
+    x, dy = (a.reshape(-1).astype(dtype) for a in np.meshgrid(np.tile(wild, 5), np.tile(wild, 5)))
+    x, dy = x[layout], dy[layout]
+    leaf = Tensor(x, requires_grad=True)
+    (found,) = grad(call(ops, leaf), [leaf], Tensor(dy))
+    want = np.where(passes(x.astype(np.float32)), dy, dtype.type(0))
+    bits = f"u{dtype.itemsize}"
+    assert found.array.astype(dtype).view(bits).tolist() == np.ascontiguousarray(want).view(bits).tolist()

@@ -98,10 +98,29 @@ static void softmax_forward(Array out, Array input, int64 logarithm) {
 }
 KERNEL(softmax_forward)
 
+// dx of rows that lie in one piece each, all of T, by loops that read and write them as they are stored.
+template <class T>
+static void backward_rows(T*, const Array& dx, const Array& dy, const Array& out, bool logarithm) {
+    for_each_row(out, [=](int64 i, int64 j) {
+        const int64 n = out.size[2];
+        const T *__restrict grad = address<const T>(dy, i, j), *__restrict y = address<const T>(out, i, j);
+        T* __restrict result = address<T>(dx, i, j);
+        if (logarithm) {
+            float sum = float(blocked_sum(n, [=](int64 k) { return float(grad[k]); }));
+            SIMD_STORE for (int64 k = 0; k < n; k++) store(result[k], float(grad[k]) - expf(float(y[k])) * sum);
+        } else {
+            float dot = float(blocked_sum(n, [=](int64 k) { return float(grad[k]) * float(y[k]); }));
+            SIMD_STORE for (int64 k = 0; k < n; k++) store(result[k], (float(grad[k]) - dot) * float(y[k]));
+        }
+    });
+}
+
 // dx from dy and the op's output.
 static void softmax_backward(Array dx, Array dy, Array out, int64 logarithm) {
     dx = as_columns(dx), dy = as_columns(dy), out = as_columns(out);
     if (has_columns(out)) return for_each_tile(out, [=](const ColumnTile& t) { backward_tile(dx, dy, out, t, logarithm); });
+    if (dx.kind == out.kind && dy.kind == out.kind && dx.stride[2] == 1 && dy.stride[2] == 1 && out.stride[2] == 1)
+        return with_float_type(out.kind, out.data, [&](auto* type) { backward_rows(type, dx, dy, out, logarithm); });
     int64 n = out.size[2];
     for_each_row(out, [=](int64 i, int64 j) {
         Scratch<float> dy_buffer(n), out_buffer(n), dx_buffer(n);
