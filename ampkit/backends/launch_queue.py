@@ -95,6 +95,10 @@ class Chains:
         """Let a norm or a softmax wait, whose outputs are allocated. -> whether it does."""
         return False
 
+    def add_job(self, job: Any, reads: Sequence[Any], outs: Sequence[Any]) -> bool:
+        """Let several kernels wait if what the first one loads does. -> whether they do."""
+        return False
+
     def add_following(self, name: str, call: Any, reads: Sequence[Any], outs: Sequence[Any]) -> bool:
         """Let `call(reads, outs)` wait for the results `reads` of what waits. -> whether it does."""
         return False

@@ -1,6 +1,6 @@
 """Bytes that the memory-bound kernels of a training step move on a GPU, and its launches: eager and recorded.
 
-    python tests/bench/gpu_fused_steps.py [llama] [vit] [gpt2] [--report]
+    python tests/bench/gpu_fused_steps.py [llama] [vit] [gpt2] [resnet50] [--report]
 
 Counted from the launches of a step of the real model in bfloat16, without a GPU and without running them: each array
 that a kernel reads or writes counts once, with the bytes of its elements; of several views of the same memory, which a
@@ -193,6 +193,12 @@ WORK = {
     "llama": Work(Llama, lambda: (ampkit.zeros(1, 1024, 768),) * 2, lambda out, _: out.float().mean(), 16),
     "vit": Work(
         lambda: models.vit(**VIT, num_classes=1000),
+        lambda: (ampkit.zeros(2, 3, 224, 224), ampkit.zeros(2, dtype=ampkit.int64)),
+        ops.cross_entropy,
+        128,
+    ),
+    "resnet50": Work(
+        lambda: models.resnet50(num_classes=1000),
         lambda: (ampkit.zeros(2, 3, 224, 224), ampkit.zeros(2, dtype=ampkit.int64)),
         ops.cross_entropy,
         128,

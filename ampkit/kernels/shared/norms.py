@@ -107,9 +107,10 @@ def register_residual_norm(
 
 def register_batch_norm(
     backend: str, normalized: Function, gradients: Function, fits: Function, readable: Function, updated: Function,
-    updates: Function, wants_cache: bool = False, **options: Any,
+    updates: Function, wants_cache: bool = False, launches: bool = False, **options: Any,
 ) -> None:  # fmt: skip
     """Register batch_norm, with a residual and ReLU, and the update of running statistics, which `updated` is.
+    launches: of the backward, see Kernel.
 
     normalized(input, weight, bias, running (mean, variance) or None, residual, eps, relu, dtype) -> out, mean,
     variance, rstd [C], and what else is saved by name. gradients(dy, dmean, dvar, saved, needs, relu) -> one for each
@@ -138,5 +139,6 @@ def register_batch_norm(
         return readable(dy if saved.running_mean is None else (dy,), saved, needs)
 
     on(batch_norm_, backend, forward, fits, **options)
-    on(batch_norm_.backward_primitive, backend, backward, fits_backward, wants_cache=wants_cache)
+    more = {"wants_cache": wants_cache, "launches": launches}
+    on(batch_norm_.backward_primitive, backend, backward, fits_backward, **more)
     on(update_running_statistics, backend, updated, updates)

@@ -22,7 +22,7 @@ from ampkit.backends.cuda.launch.column_source import Columns
 from ampkit.backends.cuda.launch.row_source import Reduction, RowArray, RowScalar, RowShape, RowStep
 from ampkit.backends.cuda.launch.rows import RowPlan
 from ampkit.base.dtypes import bfloat16, bool_, float16, float32
-from ampkit.kernels.cuda.nn import layer_norm, softmax
+from ampkit.kernels.cuda.nn import batch_norm, layer_norm, softmax
 
 STEMS = sorted(str(path.relative_to(nvrtc.KERNELS).with_suffix("")) for path in nvrtc.KERNELS.rglob("*.cu"))
 QUICK = ("--Ofast-compile=max",)  # says whether the code is the architecture's, in a seventh of the time
@@ -171,10 +171,20 @@ def softmax_chain_sources():
         yield template_source.source(made, read, float32, (total, out), plain, outputs, 0)
 
 
+def batch_norm_chain_sources():
+    """The sums over channels of a gradient that is computed where it is loaded, and stored or not."""
+    plain = RowArray(bfloat16, None, row_source.WIDE), RowArray(bfloat16, None, row_source.WIDE)
+    total, read = Step("Add", False, ("x0", "x1", "s0"), ((1, bfloat16),)), (("v1", bfloat16),)
+    for vector, last in ((8, True), (1, True), (8, False), (1, False)):
+        made = batch_norm.template(bfloat16, vector, last)
+        for outputs in ((), ((1, bfloat16),)):
+            yield template_source.source(made, read, None, (total,), plain, outputs, 1)
+
+
 @needs_nvrtc
 def test_chains_compile_and_keep_their_values_in_registers(arch):
     of_elements = *chain_sources(), *mapped_chain_sources()
-    of_templates = *norm_chain_sources(), *softmax_chain_sources()
+    of_templates = *norm_chain_sources(), *softmax_chain_sources(), *batch_norm_chain_sources()
     for code, name in (*of_elements, *column_chain_sources(), *row_chain_sources(), *of_templates):
         (price,) = nvrtc_compiler.build_once(code, (name,), arch, ARCHS[arch])
         print(f"{arch:7}{price.registers:4} registers  {name}")  # noqa: T201
@@ -221,6 +231,22 @@ def test_a_norm_between_products_is_contracted_as_it_is_alone():
     one = '#include "nn/layer_norm.cu"\n', "layer_norm_forward<float, float, 8, 4, false>"
     counts = [nvrtc_compiler.instructions(*each, "compute_90", "fma.rn") for each in (chain, one)]
     assert counts[0] == counts[1] > 0
+
+
+@needs_nvrtc
+def test_softmax_and_sums_over_channels_between_products_are_contracted_as_they_are_alone():
+    before, after = (Step("Mul", False, (x, "x0"), ((i, float32),)) for i, x in ((1, "x0"), (2, "x1")))
+    plain, loads = (RowArray(float32, None, row_source.WIDE),), (("v1", float32),)
+    made, outputs = softmax.template(False, False, (8, 4), 128), ((2, float32),)
+    chain = template_source.source(made, loads, float32, (before, after), plain, outputs, 0)
+    sums = template_source.source(batch_norm.template(float32, 8, True), loads, None, (before,), plain, (), 0)
+    for code, source, entry in (
+        (chain, "nn/softmax", "softmax_forward<float, float, 8, 4>"),
+        (sums, "nn/batch_norm", "batch_norm_grad_sums<float, 8, true>"),
+    ):
+        one = f'#include "{source}.cu"\n', entry
+        counts = [nvrtc_compiler.instructions(*each, "compute_90", "fma.rn") for each in (code, one)]
+        assert counts[0] == counts[1] > 0
 
 
 @pytest.mark.parametrize("source", STEMS)

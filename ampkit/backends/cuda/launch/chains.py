@@ -7,7 +7,7 @@ to store and to read it.
 
 Launches wait as addresses, which keep no memory: whether a result is held is whether its allocation is alive.
 Reductions and norms wait, too, for kernels of their own, each with a prologue and an epilogue (row_chains,
-template_chains, column_chains), as do concatenations, and views of what waits (mapped_chains).
+template_chains, column_chains, prologue_chains), as do concatenations, and views of what waits (mapped_chains).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ampkit.base.dtypes import Array, DType
 from ampkit.base.errors import AmpkitError, UnsupportedError
 
 from ..nvrtc import STORED, launch
-from . import column_chains, elementwise, mapped_chains, row_chains, template_chains
+from . import column_chains, elementwise, mapped_chains, prologue_chains, row_chains, template_chains
 from .chain_layout import chain_arrays, whole
 from .chain_source import Output, source
 from .elementwise import BLOCK, LaunchPlan
@@ -114,6 +114,10 @@ class CudaChains(Chains):
     def add_template(self, call: Any) -> bool:
         """Let a norm or a softmax of rows wait, a template_chains.TemplateCall. -> whether it does."""
         return queue.owner == threading.get_ident() and template_chains.added(self, call)
+
+    def add_job(self, job: Any, reads: Sequence[Any], outs: Sequence[Any]) -> bool:
+        """Let a prologue_chains.Job wait if what it loads first does. -> whether it does."""
+        return queue.owner == threading.get_ident() and prologue_chains.added(self, job, reads, outs)
 
     def add_following(
         self, name: str, call: Callable[..., None], reads: Sequence[Array], outs: Sequence[Array]
@@ -233,7 +237,9 @@ class CudaChains(Chains):
 
     def compute(self, wanted: list[Value]) -> None:
         while waiting := [value for value in wanted if value.launch is not None]:
-            if column_chains.compute(self, waiting[0]) or row_chains.compute(self, waiting):
+            if column_chains.compute(self, waiting[0]) or prologue_chains.compute(self, waiting[0]):
+                continue
+            if row_chains.compute(self, waiting):
                 continue
             key = waiting[0].launch.key
             alike = [value for value in waiting if value.launch.key == key]

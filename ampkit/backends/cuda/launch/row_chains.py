@@ -176,7 +176,7 @@ def _is_passed(launch: Launch, one: Value, source: Value, anchor: RowLaunch) -> 
 
 def _axes(launch: Launch, operands: list[Value]) -> Any:
     layouts = [(one.array.shape, one.array.strides, one.array.dtype) for one in operands]
-    return merged(launch.plan.shape, None, tuple(layouts))
+    return merged(launch.plan.shape, launch.plan.order, tuple(layouts))
 
 
 def _kernel(steps: list[Launch], stored: list[Value], rows: Rows) -> tuple[Any, ...]:
@@ -217,7 +217,7 @@ def inputs_of(
             else:
                 whole.setdefault(key, (one, step))
                 places[id(one)] = f"x{list(whole).index(key)}"
-    dense = {key for key, (one, _) in whole.items() if _is_dense(one, rows)}
+    dense = {key for key, (one, step) in whole.items() if _is_dense(one, rows, step.plan.order)}
     strided = [each for key, each in whole.items() if key not in dense]
     shapes = {step.plan.shape for _, step in strided}
     if len(shapes) > 1:
@@ -240,8 +240,12 @@ def inputs_of(
     return found, single, layout
 
 
-def _is_dense(one: Value, rows: Rows) -> bool:
-    return one.array.size == rows.size * rows.cols and bool(one.array.flags.c_contiguous)
+def _is_dense(one: Value, rows: Rows, order: tuple[int, ...] | None) -> bool:
+    """Whether an array has the memory order of the results, of which `order` has the axes."""
+    array = one.array
+    if array.size != rows.size * rows.cols or (order is not None and array.ndim != len(order)):
+        return False
+    return bool((array if order is None else array.transpose(order)).flags.c_contiguous)
 
 
 def _load(one: Value, size: int, strides: tuple[int, ...]) -> int:

@@ -39,7 +39,7 @@ class Template(NamedTuple):
 def source(
     template: Template,
     operands: tuple[tuple[str, DType], ...],
-    result: DType,
+    result: DType | None,
     steps: tuple[Step, ...],
     inputs: tuple[RowArray, ...],
     outputs: tuple[tuple[int, DType], ...],
@@ -47,8 +47,8 @@ def source(
 ) -> tuple[str, str]:
     """The code of a kernel and its name.
 
-    operands: the values that the template loads, and their dtypes; result: the dtype of what it stores, the value 0.
-    outputs: as of row_source. Its own parameters: those of the template.
+    operands: the values that the template loads, and their dtypes; result: the dtype of what it stores, the value 0;
+    None where it has no epilogue. outputs: as of row_source. Its own parameters: those of the template.
     """
     name = title([template.name], steps)
     return _TemplateWriter(template, operands, result, steps, inputs, outputs, numbers).written(name), name
@@ -59,16 +59,16 @@ class _TemplateWriter(Writer):
         self,
         template: Template,
         operands: Sequence[tuple[str, DType]],
-        result: DType,
+        result: DType | None,
         steps: Sequence[Step],
         inputs: Sequence[RowArray],
         outputs: Sequence[tuple[int, DType]],
         numbers: int,
     ):
         rows = tuple([RowStep(step, True) for step in steps])
-        self.template, self.operands, self.given = template, operands, f"x{len(inputs)}"
-        shape = RowShape(template.width, 1, False)
-        super().__init__(rows, (*inputs, RowArray(result, None, GIVEN)), (), outputs, numbers, shape)
+        self.template, self.operands, self.given, self.read = template, operands, f"x{len(inputs)}", inputs
+        given = [] if result is None else [RowArray(result, None, GIVEN)]
+        super().__init__(rows, (*inputs, *given), (), outputs, numbers, RowShape(template.width, 1, False))
         self.kept = set()
 
     def output_name(self, place: int) -> str:
@@ -90,11 +90,11 @@ class _TemplateWriter(Writer):
         early = [i for i, (value, _) in enumerate(self.outputs) if f"v{value}" in before]
         late = [i for i in range(len(self.outputs)) if i not in early]
         loads = [self.needing([one], early if place == 0 else []) for place, (one, _) in enumerate(self.operands)]
-        store = self.needing([], late)
+        epilogue = [self.needing([], late)] if len(self.inputs) > len(self.read) else []
         lines = [f'#include "include/{header}.cuh"' for header in (template.header, "epilogue")]
-        for number, one in enumerate([*loads, store]):
+        for number, one in enumerate([*loads, *epilogue]):
             lines += ["", *self.function(number, one)]
-        dtypes = [dtype for _, dtype in self.outputs], [one.dtype for one in self.inputs[:-1]], ()
+        dtypes = [dtype for _, dtype in self.outputs], [one.dtype for one in self.read], ()
         given = parameters(*dtypes, self.rows, self.numbers, template.own)
         lines += ["", f"__global__ void __launch_bounds__({template.bounds}) {name}({given}) {{"]
         lines.append("    unsigned zero = layout.zero;")
@@ -102,7 +102,8 @@ class _TemplateWriter(Writer):
         for number, (one, (_, dtype)) in enumerate(zip(loads, self.operands, strict=True)):
             lines += self._functor(f"load{number}", number, one)
             functors.append(f"prologue<{C_NAMES[dtype]}>(load{number})")
-        lines += self._functor("store", len(loads), store)
+        for store in epilogue:
+            lines += self._functor("store", len(loads), store)
         lines.append(f"    {template.call.format(loads=', '.join(functors), store='epilogue(store)')};")
         return "\n".join([*lines, "}"]) + "\n"
 

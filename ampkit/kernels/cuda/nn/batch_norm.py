@@ -9,6 +9,8 @@ output, and stores the gradient of the residual in its first pass.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import lru_cache
 from operator import eq
 from typing import Any
 
@@ -16,7 +18,10 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.backends.cuda.array_layout import cast, contiguous, supports_array, to_float32, vector_width
-from ampkit.backends.cuda.nvrtc import blocks_for, launch, typed
+from ampkit.backends.cuda.launch.prologue_chains import launched
+from ampkit.backends.cuda.launch.template_source import Template
+from ampkit.backends.cuda.nvrtc import C_NAMES, blocks_for, launch, typed
+from ampkit.backends.launch_queue import queue
 from ampkit.base.dtypes import Array, DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.kernels.shared.norms import register_batch_norm
@@ -67,11 +72,21 @@ class Layout:
     def launch(self, name: str, config: tuple[int, int, int], *args: Any, partials: int = 0) -> None:
         """Launch a kernel over this layout. partials: float32 values of shared memory per thread and channel."""
         vector, width, blocks_per_channel = config
-        blocks = blocks_for(self.channels, vector * width) if self.last else self.channels
-        entry = typed(name, args[0].dtype, vector, self.last)
-        sizes = map(np.uint32, (self.samples, self.channels, self.spatial, width))
-        shared = 4 * partials * vector * THREADS if self.last else 0
-        launch("nn/batch_norm", entry, (blocks, blocks_per_channel), THREADS, *args, *sizes, shared=shared)
+        entry, shared = typed(name, args[0].dtype, vector, self.last), self.shared_bytes(vector, partials)
+        grid = self.blocks(vector, width), blocks_per_channel
+        launch("nn/batch_norm", entry, grid, THREADS, *args, *self.sizes(width), shared=shared)
+
+    def blocks(self, vector: int, width: int) -> int:
+        """Blocks of a launch, for each of those that share a channel."""
+        return blocks_for(self.channels, vector * width) if self.last else self.channels
+
+    def sizes(self, width: int) -> tuple[Any, ...]:
+        """The last arguments of a kernel."""
+        return tuple(map(np.uint32, (self.samples, self.channels, self.spatial, width)))
+
+    def shared_bytes(self, vector: int, partials: int) -> int:
+        """Of shared memory. partials: see `launch`."""
+        return 4 * partials * vector * THREADS if self.last else 0
 
     def parts(self, like: Array, config: tuple[int, int, int], numbers: int) -> Array:
         """Allocate partial results: `numbers` float32 values per channel and block."""
@@ -142,6 +157,57 @@ def _readable(grads: Any, saved: Saved, needs: Any) -> bool:
     return known and {needs[0], needs[5]} <= {None, x.dtype}
 
 
+class _Sums:
+    """The kernels of the gradient: sums over channels, what follows from them, and the gradient of the input.
+
+    Reads dy, x, out, center, centered_mean, gate (2), weight, rstd, dmean, dvar; stores dx, dresidual, the gradients of
+    weight and bias, and sums with dy (2). See prologue_chains.Job.
+    """
+
+    title = "BatchNorm"
+
+    def __init__(self, layout: Layout, arrays: Sequence[Array], dtype: DType, rereads: bool):
+        self.layout, self.grid, self.rereads = layout, layout.walk(*arrays), rereads
+        vector, width, share = self.grid
+        self.blocks, self.threads = (layout.blocks(vector, width), share), THREADS
+        self.shared = layout.shared_bytes(vector, 2)
+        self.template = template(dtype, vector, layout.last)
+
+    def begin(self, reads: Sequence[Any], outs: Sequence[Any]) -> tuple[Any, ...]:
+        _, x, out, *vectors = reads
+        parts = self.layout.parts(x, self.grid, 2)
+        return x, out, outs[1], *vectors[:4], parts, *self.layout.sizes(self.grid[1])
+
+    def first(self, loaded: Array, own: tuple[Any, ...]) -> None:
+        entry = typed("batch_norm_grad_sums", loaded.dtype, self.grid[0], self.layout.last)
+        launch("nn/batch_norm", entry, self.blocks, THREADS, loaded, *own, shared=self.shared)
+
+    def rest(self, reads: Sequence[Any], outs: Sequence[Any], own: tuple[Any, ...]) -> None:
+        grad, x, _, center, centered_mean, _, offset, weight, rstd, *dstatistics = reads
+        dx, dresidual, *sums, dot, scale = outs
+        layout, parts = self.layout, own[7]
+        x_coef, constant = _channel_vectors(x, 2, layout.channels)
+        args = parts, weight, rstd, centered_mean, *dstatistics, *sums, dot, scale, x_coef, constant
+        sizes = np.int32(layout.channels), np.float32(layout.values), np.int32(self.grid[2])
+        launch("nn/batch_norm", "batch_norm_weight_backward", blocks_for(layout.channels, 4), 128, *args, *sizes)
+        if dx is not None:
+            grad = grad if dresidual is None else dresidual
+            x_terms = (None, None) if centered_mean is None else (x_coef, constant)
+            layout.launch("batch_norm_backward", self.grid, grad, x, center, scale, *x_terms, offset, dx)
+
+
+@lru_cache(64)
+def template(dtype: DType, vector: int, last: bool) -> Template:
+    """The kernel of the sums over channels for chains."""
+    name = C_NAMES[dtype]
+    vectors = [f"const float* {each}" for each in ("center", "centered_mean", "scale", "offset")]
+    sizes = [f"unsigned {each}" for each in ("samples", "channels", "spatial", "width")]
+    own = [f"const {name}* x", f"const {name}* out", f"{name}* dresidual", *vectors, "GradSums* parts", *sizes]
+    given = "x, out, dresidual, center, centered_mean, scale, offset, parts, Shape{{samples, channels, spatial, width}}"
+    call = f"grad_sums<{vector}, {str(last).lower()}>({{loads}}, {given})"
+    return Template("batch_norm_grad_sums", "batch_norm", call, ", ".join(own), "THREADS", vector)
+
+
 def _gradients(
     grad: Array, dmean: Any, dvar: Any, saved: Saved, needs: Any, relu: bool, versions: Any, grad_buffers: Any
 ) -> Any:
@@ -149,21 +215,14 @@ def _gradients(
     grad, x = layout.dense(grad), layout.dense(saved.input)
     dx = layout.empty(saved.input) if needs[0] else None
     out, dresidual = (layout.dense(saved.out), layout.empty(saved.input)) if "out" in vars(saved) else (None, None)
-    config = layout.walk(grad, x, *(a for a in (dx, out, dresidual) if a is not None))
-    parts = layout.parts(x, config, 2)
     gate = saved.gate if relu and out is None else (None, None)  # recompute what ReLU saw
-    operands = grad, x, out, dresidual, saved.center, saved.centered_mean, *gate, parts
-    layout.launch("batch_norm_grad_sums", config, *operands, partials=2)
-    grad = grad if dresidual is None else dresidual
     sums = [_sum_output(x, need, buf, layout.channels) for need, buf in zip(needs[1:3], grad_buffers[1:3], strict=True)]
-    dot, scale, x_coef, constant = _channel_vectors(x, 4, layout.channels)
-    weight, dstatistics = to_float32(saved.weight), (to_float32(dmean), to_float32(dvar))
-    args = parts, weight, saved.rstd, saved.centered_mean, *dstatistics, *sums, dot, scale, x_coef, constant
-    sizes = np.int32(layout.channels), np.float32(layout.values), np.int32(config[2])
-    launch("nn/batch_norm", "batch_norm_weight_backward", blocks_for(layout.channels, 4), 128, *args, *sizes)
-    if dx is not None:
-        x_terms = (None, None) if saved.centered_mean is None else (x_coef, constant)
-        layout.launch("batch_norm_backward", config, grad, x, saved.center, scale, *x_terms, gate[1], dx)
+    dot, scale = _channel_vectors(x, 2, layout.channels)
+    arrays = [a for a in (grad, x, dx, out, dresidual) if a is not None]
+    job = _Sums(layout, arrays, x.dtype, dresidual is None and dx is not None)
+    vectors = saved.center, saved.centered_mean, *gate, to_float32(saved.weight), saved.rstd
+    reads = grad, x, out, *vectors, to_float32(dmean), to_float32(dvar)
+    launched(job, reads, (dx, dresidual, *sums, dot, scale))
     each = [None if need is None else cast(found, need) for found, need in zip(sums, needs[1:3], strict=True)]
     dx, dresidual = (None if d is None else layout.channels_second(d) for d in (dx, dresidual if needs[5] else None))
     return dx, *each, *_running_grads(saved, needs, sums[1], dot, scale), dresidual
@@ -177,6 +236,8 @@ def _sum_output(x: Array, need: DType | None, buffer: Any, channels: int) -> Arr
 
 def _running_grads(saved: Saved, needs: Any, total: Array, dot: Array, scale: Array) -> tuple[Any, Any]:
     """The gradients of running_mean and running_var in `needs`, rarely asked for; None where not needed."""
+    if queue.waiting and (needs[3], needs[4]) != (None, None):
+        queue.flush((total, dot, scale))
     rstd = saved.rstd.reshape(-1)
     dmean = None if needs[3] is None else cast(-total * scale, needs[3])
     return dmean, None if needs[4] is None else cast(dot * scale * rstd * rstd * np.float32(-0.5), needs[4])
@@ -196,5 +257,14 @@ def _updated(
 
 
 register_batch_norm(
-    "cuda", _normalized, _gradients, _fits, _readable, _updated, _can_update, dtypes=eq, wants_cache=True
+    "cuda",
+    _normalized,
+    _gradients,
+    _fits,
+    _readable,
+    _updated,
+    _can_update,
+    dtypes=eq,
+    wants_cache=True,
+    launches=True,
 )
