@@ -14,9 +14,10 @@ from ..core.nested import tensors_in, with_tensors
 from ..core.tensor import Tensor
 
 TABLES = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")  # of a Module
-# By registration number: (function, whether it takes kwargs, whether it is called after an error too).
-Hooks = dict[int, tuple[Callable[..., Any], bool, bool]]
-everywhere: dict[str, Hooks] = {}  # the hooks of all modules, by table; empty without any, as each call asks
+# By registration number, the functions, as libraries for PyTorch read them; and of those that were registered with
+# options, under OPTIONS: (whether it takes kwargs, whether it is called after an error too).
+OPTIONS = "_hook_options"
+everywhere: dict[str, dict[int, Any]] = {}  # the hooks of all modules, by table; empty without any, as each call asks
 # Functions of (module, name, value) that run where a module gets one: by its table, then by registration number.
 registration: dict[str, dict[int, Callable[..., Any]]] = {"_parameters": {}, "_buffers": {}, "_modules": {}}
 _Gradients = tuple[Any, ...]
@@ -35,10 +36,13 @@ def register(
     Raises DTypeError if it is not callable.
     """
     need_callable(hook)
-    hooks = everywhere.setdefault(table, {}) if module is None else module.__dict__[table]
+    tables = everywhere if module is None else module.__dict__
     if module is not None:
         module._has_own_hooks = True
-    return add_hook(hooks, (hook, with_kwargs, always), prepend)
+    handle = add_hook(tables.setdefault(table, {}), hook, prepend)
+    if with_kwargs or always:
+        tables.setdefault(OPTIONS, {})[handle.id] = (with_kwargs, always)
+    return handle
 
 
 def register_of_members(table: str, hook: Callable[..., Any]) -> Handle:
@@ -61,7 +65,11 @@ def has_hooks(module: Any) -> bool:
 
 
 def _hooks(module: Any, table: str) -> list[tuple[Callable[..., Any], bool, bool]]:
-    return [*everywhere.get(table, {}).values(), *module.__dict__[table].values()]
+    found = []
+    for tables in (everywhere, module.__dict__):
+        options = tables.get(OPTIONS, {})
+        found += [(hook, *options.get(number, (False, False))) for number, hook in tables.get(table, {}).items()]
+    return found
 
 
 def numbers(module: Any) -> tuple[int, ...]:

@@ -125,7 +125,7 @@ class ModuleTree:
         yield vars(type(self)).get, "forward"
         yield hooks.numbers, self
         for name in hooks.TABLES:
-            for hook, *_ in (*own[name].values(), *hooks.everywhere.get(name, {}).values()):
+            for hook in (*own[name].values(), *hooks.everywhere.get(name, {}).values()):
                 reads.visit(hook)
 
     def get_parameter(self, target: str) -> Parameter:

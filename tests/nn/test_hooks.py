@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -224,6 +226,29 @@ def test_a_handle_names_its_table_and_its_place_in_it():
     assert list(first.hooks_dict_ref()) == [first.id, second.id]
     first.remove()
     assert list(second.hooks_dict_ref()) == [second.id]
+
+
+def test_the_tables_of_a_module_hold_its_hooks_themselves_and_copies_know_their_options():
+    seen, layer = [], nn.Linear(2, 2)
+    before = layer.register_forward_pre_hook(Recorder(seen), with_kwargs=True)
+    layer.register_forward_hook(after := Recorder(seen))
+    assert isinstance(layer._forward_pre_hooks[before.id], Recorder)
+    assert list(layer._forward_hooks.values()) == [after]
+    copied = copy.deepcopy(layer)
+    copied(input=tensor(np.ones((1, 2), np.float32)))
+    pre, post = [next(iter(table.values())).seen for table in (copied._forward_pre_hooks, copied._forward_hooks)]
+    assert pre is post and [len(given) for given in pre] == [3, 3]  # (module, args, kwargs), (module, args, output)
+    layer._forward_hooks.clear()
+    layer(tensor(np.ones((1, 2), np.float32)))
+    assert len(seen) == 1
+
+
+class Recorder:
+    def __init__(self, seen):
+        self.seen = seen
+
+    def __call__(self, *given):
+        self.seen.append(given)
 
 
 def test_backward_hooks_are_not_called_by_second_derivatives():

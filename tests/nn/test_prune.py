@@ -95,3 +95,14 @@ def test_an_amount_that_cannot_be_removed_is_refused_with_nothing_changed(amount
 def test_a_mask_of_ones_own_is_combined_with_what_is_left():
     left, mask = ampkit.tensor([[0.0, 1.0], [1.0, 1.0]]), ampkit.tensor([[True, False], [True, True]])
     assert prune.CustomFromMask(mask).compute_mask(left, left).tolist() == [[0, 0], [1, 1]]
+
+
+def test_a_method_among_the_hooks_restores_the_parameter_and_leaves_its_hook_to_be_deleted():
+    layer = prune.l1_unstructured(nn.Linear(4, 3), "weight", amount=0.3)
+    pruned = layer.weight.tolist()
+    for key, hook in list(layer._forward_pre_hooks.items()):  # as Lightning's ModelPruning does
+        assert isinstance(hook, prune.BasePruningMethod)
+        hook.remove(layer)
+        del layer._forward_pre_hooks[key]
+    assert set(layer.state_dict()) == {"weight", "bias"} and not prune.is_pruned(layer)
+    assert layer.weight.tolist() == pruned

@@ -27,7 +27,10 @@ __all__ = [
     "LazyInstanceNorm3d", "LazyLinear", "UninitializedBuffer", "UninitializedParameter",
 ]  # fmt: skip
 
-_PERSISTENT = {"training", "_has_own_hooks", "_state_hooks", "_parameters", "_buffers", "_modules", *hooks.TABLES}
+_PERSISTENT = {
+    *("training", "_has_own_hooks", "_state_hooks", "_parameters", "_buffers", "_modules"),
+    *(*hooks.TABLES, hooks.OPTIONS),
+}
 
 
 class LazyModuleMixin:

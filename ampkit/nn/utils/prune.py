@@ -85,12 +85,17 @@ class BasePruningMethod:
         return method
 
     def remove(self, module: Module) -> None:
-        """Make the pruned values the Parameter; see the function `remove`."""
-        remove(module, self._tensor_name)
+        """Make the pruned values the Parameter; unlike the function `remove` it leaves the hook of the module."""
+        name, values = self._tensor_name, self.apply_mask(module).detach()
+        original: Any = module._parameters.pop(f"{name}_orig")
+        del module._buffers[f"{name}_mask"]
+        original._write(values)
+        delattr(module, name)
+        module.register_parameter(name, original)
 
 
 def _methods(module: Module, name: str | None = None) -> list[tuple[int, BasePruningMethod]]:
-    found = [(key, hook) for key, (hook, *_) in module._forward_pre_hooks.items()]
+    found = module._forward_pre_hooks.items()
     return [(k, h) for k, h in found if isinstance(h, BasePruningMethod) and name in (None, h._tensor_name)]
 
 
@@ -244,14 +249,9 @@ def remove(module: Module, name: str) -> Module:
     found = _methods(module, name)
     if not found:
         raise ArgumentError("prune.remove", "the name of a pruned Parameter", repr(name))
-    for key, method in found:
-        values = method.apply_mask(module).detach()
+    for key, method in found:  # at most one: pruning once more replaces it
+        method.remove(module)
         del module._forward_pre_hooks[key]
-    original: Any = module._parameters.pop(f"{name}_orig")
-    del module._buffers[f"{name}_mask"]
-    original._write(values)
-    delattr(module, name)
-    module.register_parameter(name, original)
     return module
 
 

@@ -118,7 +118,7 @@ def _remove(what: str, kind: type[Any], module: Module, name: str) -> Module:
     restore(module, name, original)
     for suffix in kind.suffixes:
         delattr(module, name + suffix)
-    for key, (hook, *_) in list(module._forward_pre_hooks.items()):
+    for key, hook in list(module._forward_pre_hooks.items()):
         if hook is attribute:
             del module._forward_pre_hooks[key]
     return module
