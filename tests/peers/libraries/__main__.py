@@ -1,7 +1,7 @@
 """Run the main job of libraries written for PyTorch on ampkit, and compare the numbers with PyTorch's.
 
     python -m tests.peers.libraries [--only NAME ...] [--python PYTHON] [--pytorch PYTHON] [--limit SECONDS]
-                                    [--report FILE.json] [--table FILE.md] [--golden] [--kept]
+                                    [--rounds N] [--report FILE.json] [--table FILE.md] [--golden] [--kept]
 
 PYTHON: an interpreter with ampkit's dependencies and the libraries, where PyTorch need not be installed (default: this
 one); one with the libraries and PyTorch, whose numbers --golden keeps in tests/golden/libraries.json. Without one,
@@ -131,8 +131,9 @@ def compare(job: Job, options: argparse.Namespace, installed: dict[str, str]) ->
     kept = {} if options.pytorch or not GOLDEN.exists() else json.loads(GOLDEN.read_text()).get(job.name, {})
     kept = kept if kept.get("versions") == installed else {}
     for precision in job.precisions:
-        ours = run(job, precision, [options.python, *ALIAS], options.limit)
-        theirs = run(job, precision, [options.pytorch], options.limit) if options.pytorch else None
+        starts = [[options.python, *ALIAS], [options.pytorch]][: 2 if options.pytorch else 1]
+        rounds = [[run(job, precision, start, options.limit) for start in starts] for _ in range(options.rounds)]
+        ours, theirs = (*rounds[0], None)[:2]
         if precision in kept:
             theirs = Outcome(kept[precision], 0.0, "")
         difference, tolerance = None, job.tolerance
@@ -148,14 +149,20 @@ def compare(job: Job, options: argparse.Namespace, installed: dict[str, str]) ->
         shown = "-" if difference is None else f"{difference:.1e}"
         pytorch = f"{theirs.seconds:6.1f} s" if theirs and theirs.seconds else ""
         print(f"{job.name:28} {precision:9} {'works' if good else 'FAILS':6} {shown:>8}", end=" ")
-        speed = (
-            f"   {theirs.timed / ours.timed:.2f} x PyTorch's speed" if theirs and theirs.timed and ours.timed else ""
-        )
-        print(f"{ours.seconds:6.1f} s {pytorch}{speed}", flush=True)
+        print(f"{ours.seconds:6.1f} s {pytorch}{speed(rounds)}", flush=True)
         for side, result in (("ampkit", ours), ("PyTorch", theirs)):
             if result and result.error:
                 print(f"    {side}: " + result.error.replace("\n", "\n    "), flush=True)
     return rows
+
+
+def speed(rounds: Sequence[Sequence[Outcome]]) -> str:
+    """PyTorch's seconds of the timed blocks over ampkit's: the median of the rounds, and the least and the largest."""
+    ratios = [theirs.timed / ours.timed for ours, *rest in rounds for theirs in rest if theirs.timed and ours.timed]
+    if not ratios:
+        return ""
+    found = f"   {np.median(ratios):.2f} x PyTorch's speed"
+    return found if len(ratios) == 1 else f"{found} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
@@ -195,6 +202,7 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--pytorch")
     parser.add_argument("--limit", type=int, default=300, help="seconds of one program")
+    parser.add_argument("--rounds", type=int, default=1, help="runs of both, in turn, whose times are compared")
     parser.add_argument("--report", type=Path)
     parser.add_argument("--table", type=Path)
     parser.add_argument("--kept", action="store_true", help="fail where no numbers of these versions are kept")

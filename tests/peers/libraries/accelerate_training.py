@@ -3,7 +3,7 @@
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
-from job import PRECISION, numbers, say, start, timed
+from job import PRECISION, autocast_to_float16, numbers, say, start, timed
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -15,6 +15,7 @@ MODES = {"float32": "no", "float16": "fp16", "bfloat16": "bf16"}
 
 def prepared():
     accelerator = Accelerator(mixed_precision=MODES[PRECISION], gradient_accumulation_steps=2, cpu=True)
+    autocast_to_float16(accelerator)
     model = start(nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.LayerNorm(256), nn.Linear(256, 10)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=8)

@@ -49,6 +49,13 @@ def say(name: str, *values: Any) -> None:
     print("\nRESULT", name, *(repr(number) for number in found), flush=True)
 
 
+def autocast_to_float16(accelerator: Any) -> Any:
+    """Have an Accelerator autocast to float16 on a CPU, with a GradScaler: by itself it trains in float32 there."""
+    if PRECISION == "float16":
+        accelerator.native_amp, accelerator.scaler = True, torch.amp.GradScaler("cpu")
+    return accelerator
+
+
 @contextmanager
 def timed() -> Iterator[None]:
     """Add the seconds of the block to those of the job, which are compared, without the start of the process."""

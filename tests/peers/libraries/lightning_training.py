@@ -11,13 +11,20 @@ from torch.utils.data import DataLoader, TensorDataset
 logging.getLogger("lightning").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore")
 import lightning  # noqa: E402  # after its log is off
+from lightning.fabric.plugins import MixedPrecision as FabricPrecision  # noqa: E402
 from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint  # noqa: E402
 from lightning.pytorch.loggers import CSVLogger  # noqa: E402
+from lightning.pytorch.plugins import MixedPrecision  # noqa: E402
 
 PACKAGES = ("lightning",)
 PRECISIONS = ("float32", "float16", "bfloat16")
 
-MODES = {"float32": "32-true", "float16": "16-mixed", "bfloat16": "bf16-mixed"}
+
+def precision(plugin):
+    """The arguments of the precision; the name of float16, "16-mixed", means bfloat16 on a CPU."""
+    if PRECISION == "float16":
+        return {"plugins": plugin("16-mixed", "cpu")}
+    return {"precision": {"float32": "32-true", "bfloat16": "bf16-mixed"}[PRECISION]}
 
 
 class Classifier(lightning.LightningModule):
@@ -60,8 +67,8 @@ def loader(seed, count=96):
 def trainer(epochs):
     keep = ModelCheckpoint("kept", monitor="val_loss", save_last=True, save_top_k=2, filename="{epoch}-{val_loss:.3f}")
     return lightning.Trainer(
-        max_epochs=epochs, accelerator="cpu", precision=MODES[PRECISION], accumulate_grad_batches=2,
-        gradient_clip_val=0.5, callbacks=[keep, LearningRateMonitor()], logger=CSVLogger("logs"),
+        max_epochs=epochs, accelerator="cpu", accumulate_grad_batches=2, gradient_clip_val=0.5,
+        **precision(MixedPrecision), callbacks=[keep, LearningRateMonitor()], logger=CSVLogger("logs"),
         enable_progress_bar=False, enable_model_summary=False, log_every_n_steps=1,
     )  # fmt: skip
 
@@ -78,7 +85,7 @@ loaded = Classifier.load_from_checkpoint(second.checkpoint_callback.best_model_p
 say("loaded", loaded.hparams.width, *trainer(1).predict(loaded, loader(2, 12)))
 say("validated", *second.validate(loaded, loader(1, 36), verbose=False)[0].values())
 
-fabric = lightning.Fabric(accelerator="cpu", precision=MODES[PRECISION])
+fabric = lightning.Fabric(accelerator="cpu", **precision(FabricPrecision))
 net = start(nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)))
 net, optimizer = fabric.setup(net, torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9))
 for x, y in fabric.setup_dataloaders(loader(0)):

@@ -4,7 +4,7 @@ import logging
 import warnings
 
 import torch
-from job import PRECISION, say, start, timed
+from job import PRECISION, autocast_to_float16, say, start, timed
 from torch.utils.data import Dataset
 from transformers import (
     BertConfig,
@@ -52,7 +52,9 @@ def trainer(name, model, steps, labels=None, **more):
         bf16=PRECISION == "bfloat16", train_sampling_strategy="sequential", **more,
     )  # fmt: skip
     data, held_out = Texts(64, labels), Texts(12, labels)
-    return Trainer(model, options, train_dataset=data, eval_dataset=held_out, callbacks=[Losses()])
+    made = Trainer(model, options, train_dataset=data, eval_dataset=held_out, callbacks=[Losses()])
+    autocast_to_float16(made.accelerator)
+    return made
 
 
 def gpt():
