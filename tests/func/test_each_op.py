@@ -34,6 +34,7 @@ WAYS = [
 ]  # fmt: skip
 
 
+@pytest.mark.cpu  # on a GPU the links of self_attention run in its place
 def test_the_cases_run_each_op_with_a_backward():
     ran = set()
     with observe.watch(lambda name, inputs, output: ran.add(name)):
