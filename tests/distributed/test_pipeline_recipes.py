@@ -32,10 +32,13 @@ def test_a_recipe_has_the_numbers_of_one_process_and_resumes_on_the_other(tmp_pa
         np.testing.assert_allclose([*mine.values()], [*theirs.values()], **tolerance)
     weights, expected = (dict(ampkit.load_run(run).model.named_parameters()) for run in (two, one))
     for name, parameter in expected.items():
-        np.testing.assert_allclose(weights[name].numpy(force=True), parameter.numpy(force=True), rtol=1e-2, atol=1e-4)
+        found, truth = (each.numpy(force=True) for each in (weights[name], parameter))
+        if name.endswith("c_attn.bias"):  # softmax does not depend on the keys' third: its gradient is rounding alone
+            found, truth = (np.delete(each, np.s_[len(each) // 3 : 2 * len(each) // 3]) for each in (found, truth))
+        np.testing.assert_allclose(found, truth, rtol=1e-2, atol=1e-4)
     assert main(["train", *words, "train.steps=6", "parallel.microbatches=2", "--resume", "--run-dir", str(two)]) == 0
-    found = launched(2, *words, "train.steps=6", "parallel.pipeline=2", "--resume", "--run-dir", str(one))
-    assert found.returncode == 0, found.stderr
+    resumed = launched(2, *words, "train.steps=6", "parallel.pipeline=2", "--resume", "--run-dir", str(one))
+    assert resumed.returncode == 0, resumed.stderr
     np.testing.assert_allclose([*rows_of(one)[-1].values()], [*rows_of(two)[-1].values()], **tolerance)
 
 
