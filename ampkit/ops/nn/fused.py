@@ -131,10 +131,7 @@ def _gelu_gradient_in_pieces(grad: Any, before: Any, approximate: str) -> Any:
     if pieces < 2 or grad.dtype != dtype or not (grad.flags.c_contiguous and before.flags.c_contiguous):
         return dispatch.run_op_backward(gelu, grad, Saved(input=before), (dtype,), approximate=approximate)[0]
     dy, x = grad.reshape(-1), before.reshape(-1)
-    bounds = [
-        *range(0, pieces * _PIECE, _PIECE),
-        grad.size,
-    ]  # the last is longer: a short one would have another kernel
+    bounds = [*range(0, pieces * _PIECE, _PIECE), grad.size]  # the last is longer: for a short one another kernel runs
     for part in map(slice, bounds, bounds[1:]):
         call = gelu, dy[part], Saved(input=x[part]), (dtype,)
         dy[part] = dispatch.run_op_backward(*call, approximate=approximate)[0]

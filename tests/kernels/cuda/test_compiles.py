@@ -240,11 +240,11 @@ def test_softmax_and_sums_over_channels_between_products_are_contracted_as_they_
     made, outputs = softmax.template(False, False, (8, 4), 128), ((2, float32),)
     chain = template_source.source(made, loads, float32, (before, after), plain, outputs, 0)
     sums = template_source.source(batch_norm.template(float32, 8, True), loads, None, (before,), plain, (), 0)
-    for code, source, entry in (
+    for code, stem, entry in (
         (chain, "nn/softmax", "softmax_forward<float, float, 8, 4>"),
         (sums, "nn/batch_norm", "batch_norm_grad_sums<float, 8, true>"),
     ):
-        one = f'#include "{source}.cu"\n', entry
+        one = f'#include "{stem}.cu"\n', entry
         counts = [nvrtc_compiler.instructions(*each, "compute_90", "fma.rn") for each in (code, one)]
         assert counts[0] == counts[1] > 0
 

@@ -108,7 +108,9 @@ enum Results { COMPUTED, MOVED, HALVED, GATED };
 }  // namespace
 
 // All ones, which the compiler does not know.
-EXPORT uint32_t elementwise_ones = ~uint32_t(0);
+extern "C" {
+__attribute__((visibility("default"))) uint32_t elementwise_ones = ~uint32_t(0);
+}
 
 namespace {
 
