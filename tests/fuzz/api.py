@@ -41,6 +41,9 @@ from .objects import differentiate
 from .verdict import Hang, frames_inside, kind
 
 LIMIT = 5.0  # seconds of the CPU for a call, so that a busy machine makes no hangs
+AS_PYTORCH_WARNS = (
+    " without dim takes", "needs optimizer.step\\(\\) before", "comes twice, and counts once", "nothing to initialize",
+)  # fmt: skip
 STUCK = 60.0  # seconds after which a process that begins no other call is ended
 MEMORY = 2 << 30  # bytes of address space
 REFUSED = "refused"  # the kind of a proper error, which is no fault
@@ -75,7 +78,8 @@ def check(text: str) -> dict[str, str] | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            warnings.filterwarnings("ignore", ".* without dim takes")  # as PyTorch warns
+            for said in AS_PYTORCH_WARNS:
+                warnings.filterwarnings("ignore", f".*{said}")
             signal.setitimer(signal.ITIMER_PROF, LIMIT)
             try:
                 run(text)

@@ -36,7 +36,10 @@ def test_kernels_over_rows_take_more_than_2_31_elements_but_not_rows(shape, take
     assert asked == [taken] * len(asked)
 
 
-@pytest.mark.parametrize("file", ["loss/cross_entropy.cu", "include/softmax.cuh", "nn/layer_norm.cu", "include/norm.cuh"])
+FILES = ["loss/cross_entropy.cu", "include/softmax.cuh", "nn/layer_norm.cu", "include/norm.cuh"]
+
+
+@pytest.mark.parametrize("file", FILES)
 def test_offsets_of_rows_are_computed_in_64_bits(file):
     text = (KERNELS / file).read_text()
     wide = {*re.findall(r"int64 (\w+)", text), *re.findall(r"int64 [\w, ]*?, ?(\w+)\b", text)}
