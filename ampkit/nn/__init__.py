@@ -12,6 +12,7 @@ from . import parallel as parallel
 from . import quantization as quantization
 from . import utils as utils
 from .modules.activation import *
+from .modules.adaptive_softmax import *
 from .modules.attention import *
 from .modules.container import *
 from .modules.conv import *

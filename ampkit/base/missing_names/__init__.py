@@ -103,7 +103,6 @@ NOT_IN = {"long deprecated": {"torch.linalg"}}
 
 # Replacements; a name stands for the function of `torch`, the method, and the in-place method.
 REPLACEMENTS = {
-    "AdaptiveLogSoftmaxWithLoss": "`nn.Linear`, and `ops.cross_entropy` over all classes",
     "addmv": "`input + ops.mv(a, x)`", "apply_": "`x.copy_(ampkit.tensor(f(x.numpy())))`",
     "convert_conv2d_weight_memory_format": "leave it out", "convert_conv3d_weight_memory_format": "leave it out",
     "eig": "`ampkit.linalg.eigh` of symmetric matrices; else np.linalg.eig(x.numpy()), as values may be complex",
