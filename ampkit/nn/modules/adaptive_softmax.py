@@ -27,7 +27,7 @@ class ASMoutput(NamedTuple):
 
 
 class AdaptiveLogSoftmaxWithLoss(Module):
-    """A softmax over classes that are sorted by falling frequency, in clusters: input [N, in_features] or [in_features].
+    """A softmax over classes sorted by falling frequency, in clusters: input [N, in_features] or [in_features].
 
     target [N] or [], integers from 0 to n_classes - 1 -> (output, loss), see ASMoutput. cutoffs: where clusters begin,
     growing integers between 0 and n_classes. The classes before the first cutoff, and one number for each further
