@@ -389,6 +389,22 @@ def test_a_result_is_new_memory_at_every_call(device):
     assert len(set(values)) == 6
 
 
+def test_constants_that_a_step_changes_are_new_in_every_launch(device):
+    def step(x):
+        sums, variance = ampkit.ones(4, device="cuda"), ampkit.full((4,), 2.0, device="cuda")
+        counts = ampkit.arange(4.0, device="cuda")
+        sums.add_(x[0])
+        counts.mul_(2.0)
+        return ops.batch_norm(x, sums, variance, training=True), sums * 1.0, variance * 1.0, counts + sums
+
+    x = ampkit.tensor(np.random.default_rng(0).normal(size=(6, 4)).astype("f"), device="cuda")
+    expected, compiled = [one.numpy() for one in step(x)], ampkit.compile(step, warmup=1)
+    for _ in range(4):
+        for found, want in zip(compiled(x), expected, strict=True):
+            np.testing.assert_array_equal(found.numpy(), want)
+    assert compiled.report().graphs
+
+
 @pytest.mark.filterwarnings("ignore:compile. runs eagerly")
 def test_a_forward_that_is_compiled_alone_stays_on_the_tape(device):
     model = mlp().to("cuda")

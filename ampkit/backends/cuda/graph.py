@@ -53,14 +53,18 @@ class Recording:
         self.keep(event.inputs)
 
     def constant(self, values: np.ndarray[Any, Any]) -> Array:
-        """Values that are the same at every launch, copied to the device on a stream that records nothing."""
+        """An array with these values at every launch, which the step may change.
+
+        They are copied to the device on a stream that records nothing, and from there by each launch.
+        """
         xp = self.backend.xp
         beside = xp.cuda.Stream(non_blocking=True)
         with beside:
             copy = self.backend.asarray(values)
         beside.synchronize()
         self.keep([copy])
-        return copy
+        made: Array = copy.copy(order="K")
+        return made
 
     def address(self, array: Array) -> Array:
         """`array` as an address that keeps no memory, if the recording owns it; others stay as they are."""
