@@ -2,9 +2,9 @@
 #pragma once
 
 inline void __syncthreads() { cuda_on_cpu::at_block(0); }
-inline int __syncthreads_or(int p) { return cuda_on_cpu::at_block(p), cuda_on_cpu::machine.all_or; }
-inline int __syncthreads_and(int p) { return cuda_on_cpu::at_block(p), cuda_on_cpu::machine.all_and; }
-inline int __syncthreads_count(int p) { return cuda_on_cpu::at_block(p), cuda_on_cpu::machine.all_count; }
+inline int __syncthreads_or(int p) { return cuda_on_cpu::at_block(p), cuda_on_cpu::machine->all_or; }
+inline int __syncthreads_and(int p) { return cuda_on_cpu::at_block(p), cuda_on_cpu::machine->all_and; }
+inline int __syncthreads_count(int p) { return cuda_on_cpu::at_block(p), cuda_on_cpu::machine->all_count; }
 inline void __threadfence() {}
 inline void __threadfence_block() {}
 [[noreturn]] inline void __trap() { cuda_on_cpu::fail("__trap"); }

@@ -68,18 +68,20 @@ struct Machine {
     std::string error;
 };
 
-inline Machine machine;
+// The libraries of a process launch in turn, on one machine: its threads' stacks are too much memory for each of them.
+inline Machine own;
+inline Machine* machine = &own;
 constexpr size_t STACK = 128 << 10;
 
 __attribute__((noinline)) inline void give_way() {
-    if (!_setjmp(machine.current->at)) _longjmp(machine.home, 1);
+    if (!_setjmp(machine->current->at)) _longjmp(machine->home, 1);
 }
 
 // Ends the launch: the fiber is never run again.
 [[noreturn]] inline void fail(const std::string& message) {
-    if (machine.error.empty()) {
-        uint3 t = machine.current->tid, b = machine.block_index;
-        machine.error = message + ", in thread (" + std::to_string(t.x) + ", " + std::to_string(t.y) + ", " +
+    if (machine->error.empty()) {
+        uint3 t = machine->current->tid, b = machine->block_index;
+        machine->error = message + ", in thread (" + std::to_string(t.x) + ", " + std::to_string(t.y) + ", " +
                         std::to_string(t.z) + ") of block (" + std::to_string(b.x) + ", " + std::to_string(b.y) + ", " +
                         std::to_string(b.z) + ")";
     }
@@ -88,15 +90,15 @@ __attribute__((noinline)) inline void give_way() {
 
 inline void life() {
     for (;;) {
-        machine.call(machine.kernel, machine.arguments);
-        machine.current->state = DONE;
+        machine->call(machine->kernel, machine->arguments);
+        machine->current->state = DONE;
         give_way();
     }
 }
 
 inline void resume(Fiber& fiber) {
-    machine.current = &fiber;
-    if (_setjmp(machine.home)) return;
+    machine->current = &fiber;
+    if (_setjmp(machine->home)) return;
     if (fiber.started) _longjmp(fiber.at, 1);
     fiber.started = true;
     if (!fiber.stack) fiber.stack = static_cast<char*>(malloc(STACK));
@@ -110,14 +112,14 @@ inline void resume(Fiber& fiber) {
     setcontext(&context);
 }
 
-inline unsigned lane() { return machine.current->linear & 31; }
+inline unsigned lane() { return machine->current->linear & 31; }
 
 inline Meeting& meeting(unsigned mask, const char* what) {
-    unsigned warp = machine.current->linear >> 5;
-    unsigned there = std::min(32u, machine.threads - 32 * warp);
+    unsigned warp = machine->current->linear >> 5;
+    unsigned there = std::min(32u, machine->threads - 32 * warp);
     if (there < 32) mask &= (1u << there) - 1;
     if (!(mask >> lane() & 1)) fail(std::string(what) + " by a lane that its mask leaves out");
-    auto& all = machine.warps[warp];
+    auto& all = machine->warps[warp];
     for (auto& m : all)
         if (m->mask == mask) return *m;
     all.push_back(std::make_unique<Meeting>());
@@ -130,15 +132,15 @@ inline void meet(Meeting& m, const char* what) {
     if (m.what != what && strcmp(m.what, what)) fail(std::string(what) + " meets " + m.what + " of another lane");
     m.arrived |= 1u << lane();
     if (m.arrived != m.mask) {
-        machine.current->state = AT_WARP;
+        machine->current->state = AT_WARP;
         give_way();
         return;
     }
     m.arrived = 0;
     m.turn++;
-    unsigned first = machine.current->linear & ~31u;
+    unsigned first = machine->current->linear & ~31u;
     for (unsigned i = 0; i < 32; i++)
-        if (m.mask >> i & 1) machine.fibers[first + i]->state = READY;
+        if (m.mask >> i & 1) machine->fibers[first + i]->state = READY;
 }
 
 // The values that the lanes of a mask bring; `of` reads one.
@@ -170,16 +172,16 @@ T fold(unsigned mask, T value, const char* what, F combine) {
 }
 
 inline void at_block(int predicate) {
-    machine.waiting_or |= !!predicate;
-    machine.waiting_and &= !!predicate;
-    machine.waiting_count += !!predicate;
-    machine.current->state = AT_BLOCK;
+    machine->waiting_or |= !!predicate;
+    machine->waiting_and &= !!predicate;
+    machine->waiting_count += !!predicate;
+    machine->current->state = AT_BLOCK;
     give_way();
 }
 
 inline void open_barrier() {
-    machine.all_or = machine.waiting_or, machine.all_and = machine.waiting_and, machine.all_count = machine.waiting_count;
-    machine.waiting_or = 0, machine.waiting_and = 1, machine.waiting_count = 0;
+    machine->all_or = machine->waiting_or, machine->all_and = machine->waiting_and, machine->all_count = machine->waiting_count;
+    machine->waiting_or = 0, machine->waiting_and = 1, machine->waiting_count = 0;
 }
 
 inline void check_aligned(const void* p, size_t bytes) {
@@ -189,23 +191,23 @@ inline void check_aligned(const void* p, size_t bytes) {
 template <typename T>
 void shuffle(T* values, unsigned n) {
     for (unsigned i = n; i > 1; i--) {
-        machine.random = machine.random * 6364136223846793005ull + 1442695040888963407ull;
-        std::swap(values[i - 1], values[(machine.random >> 33) % i]);
+        machine->random = machine->random * 6364136223846793005ull + 1442695040888963407ull;
+        std::swap(values[i - 1], values[(machine->random >> 33) % i]);
     }
 }
 
 // The threads in the order in which they run, warp by warp. 0: forward, 1: reverse, else the seed of a shuffle of the
 // warps and of the lanes of each.
 inline void arrange(int how) {
-    auto& order = machine.order;
-    unsigned n = machine.threads, warps = (n + 31) / 32;
+    auto& order = machine->order;
+    unsigned n = machine->threads, warps = (n + 31) / 32;
     for (unsigned i = 0; i < n; i++) order[i] = how == 1 ? n - 1 - i : i;
     if (how <= 1) return;
-    machine.warp_order.resize(warps);
-    for (unsigned w = 0; w < warps; w++) machine.warp_order[w] = w;
-    shuffle(machine.warp_order.data(), warps);
+    machine->warp_order.resize(warps);
+    for (unsigned w = 0; w < warps; w++) machine->warp_order[w] = w;
+    shuffle(machine->warp_order.data(), warps);
     unsigned at = 0;
-    for (unsigned w : machine.warp_order) {
+    for (unsigned w : machine->warp_order) {
         unsigned lanes = std::min(32u, n - 32 * w);
         for (unsigned i = 0; i < lanes; i++) order[at + i] = 32 * w + i;
         shuffle(&order[at], lanes);
@@ -214,21 +216,21 @@ inline void arrange(int how) {
 }
 
 inline void stuck(unsigned block, unsigned warp, unsigned done) {
-    machine.error = "threads diverge: " + std::to_string(block) + " wait at __syncthreads, " + std::to_string(warp) +
+    machine->error = "threads diverge: " + std::to_string(block) + " wait at __syncthreads, " + std::to_string(warp) +
                     " for others of their warp, " + std::to_string(done) + " have returned";
 }
 
 // Runs the warp of order[at] as far as it comes without others. Returns where the next one begins.
 inline unsigned run_warp(unsigned at) {
-    unsigned warp = machine.order[at] >> 5, end = at;
-    while (end < machine.threads && machine.order[end] >> 5 == warp) end++;
+    unsigned warp = machine->order[at] >> 5, end = at;
+    while (end < machine->threads && machine->order[end] >> 5 == warp) end++;
     for (bool moved = true; moved;) {
         moved = false;
-        for (unsigned i = at; i < end && machine.error.empty(); i++) {
-            Fiber& fiber = *machine.fibers[machine.order[i]];
+        for (unsigned i = at; i < end && machine->error.empty(); i++) {
+            Fiber& fiber = *machine->fibers[machine->order[i]];
             if (fiber.state != READY) continue;
             resume(fiber);
-            moved = machine.error.empty();
+            moved = machine->error.empty();
         }
     }
     return end;
@@ -236,48 +238,48 @@ inline unsigned run_warp(unsigned at) {
 
 // A warp runs as far ahead of the others as barriers let it: what they must not overwrite too early shows.
 inline void run_block(int how) {
-    for (auto& f : machine.fibers) f->state = READY;
-    machine.waiting_or = 0, machine.waiting_and = 1, machine.waiting_count = 0;
-    memset(machine.dynamic.data(), 0xff, machine.dynamic.size() * sizeof(double));
+    for (auto& f : machine->fibers) f->state = READY;
+    machine->waiting_or = 0, machine->waiting_and = 1, machine->waiting_count = 0;
+    memset(machine->dynamic.data(), 0xff, machine->dynamic.size() * sizeof(double));
     for (;;) {
         arrange(how);
-        for (unsigned at = 0; at < machine.threads && machine.error.empty();) at = run_warp(at);
-        if (!machine.error.empty()) return;
+        for (unsigned at = 0; at < machine->threads && machine->error.empty();) at = run_warp(at);
+        if (!machine->error.empty()) return;
         unsigned counts[4] = {0, 0, 0, 0};
-        for (auto& f : machine.fibers) counts[f->state]++;
-        if (counts[DONE] == machine.threads) return;
-        if (counts[AT_BLOCK] != machine.threads) return stuck(counts[AT_BLOCK], counts[AT_WARP], counts[DONE]);
+        for (auto& f : machine->fibers) counts[f->state]++;
+        if (counts[DONE] == machine->threads) return;
+        if (counts[AT_BLOCK] != machine->threads) return stuck(counts[AT_BLOCK], counts[AT_WARP], counts[DONE]);
         open_barrier();
-        for (auto& f : machine.fibers) f->state = READY;
+        for (auto& f : machine->fibers) f->state = READY;
     }
 }
 
 inline void prepare(size_t shared) {
-    unsigned n = machine.threads = machine.block.x * machine.block.y * machine.block.z;
-    while (machine.fibers.size() < n) machine.fibers.push_back(std::make_unique<Fiber>());
-    machine.fibers.resize(n);
-    machine.order.resize(n);
+    unsigned n = machine->threads = machine->block.x * machine->block.y * machine->block.z;
+    while (machine->fibers.size() < n) machine->fibers.push_back(std::make_unique<Fiber>());
+    machine->fibers.resize(n);
+    machine->order.resize(n);
     for (unsigned i = 0; i < n; i++) {
-        Fiber& f = *machine.fibers[i];
-        machine.order[i] = f.linear = i;
-        f.tid = {i % machine.block.x, i / machine.block.x % machine.block.y, i / (machine.block.x * machine.block.y)};
+        Fiber& f = *machine->fibers[i];
+        machine->order[i] = f.linear = i;
+        f.tid = {i % machine->block.x, i / machine->block.x % machine->block.y, i / (machine->block.x * machine->block.y)};
     }
-    machine.warps.clear();
-    machine.warps.resize((n + 31) / 32);
-    machine.dynamic.assign((shared + 7) / 8 + 2, 0.0);
-    machine.error.clear();
+    machine->warps.clear();
+    machine->warps.resize((n + 31) / 32);
+    machine->dynamic.assign((shared + 7) / 8 + 2, 0.0);
+    machine->error.clear();
 }
 
 inline void run_grid(int how) {
-    machine.random = how;
-    size_t blocks = size_t(machine.grid.x) * machine.grid.y * machine.grid.z;
+    machine->random = how;
+    size_t blocks = size_t(machine->grid.x) * machine->grid.y * machine->grid.z;
     size_t step = 1, start = 0;
     if (how > 1)  // a step that shares no factor with the number of blocks visits each once
         for (step = blocks * 5 / 8 + 1, start = how % blocks; std::__gcd(step, blocks) != 1;) step++;
-    for (size_t i = 0; i < blocks && machine.error.empty(); i++) {
+    for (size_t i = 0; i < blocks && machine->error.empty(); i++) {
         size_t b = how == 1 ? blocks - 1 - i : (start + i * step) % blocks;
-        machine.block_index = {unsigned(b % machine.grid.x), unsigned(b / machine.grid.x % machine.grid.y),
-                               unsigned(b / machine.grid.x / machine.grid.y)};
+        machine->block_index = {unsigned(b % machine->grid.x), unsigned(b / machine->grid.x % machine->grid.y),
+                               unsigned(b / machine->grid.x / machine->grid.y)};
         run_block(how);
     }
 }
@@ -338,32 +340,32 @@ Entry entry(const char* name, void (*kernel)(A...)) {
 
 // `sizes`: grid, block. Returns what went wrong, or an empty string.
 inline const char* launch(const Entry& entry, const unsigned* sizes, size_t shared, void** arguments, int how) {
-    machine.grid = dim3(sizes[0], sizes[1], sizes[2]);
-    machine.block = dim3(sizes[3], sizes[4], sizes[5]);
-    machine.call = entry.call, machine.kernel = entry.kernel, machine.arguments = arguments;
+    machine->grid = dim3(sizes[0], sizes[1], sizes[2]);
+    machine->block = dim3(sizes[3], sizes[4], sizes[5]);
+    machine->call = entry.call, machine->kernel = entry.kernel, machine->arguments = arguments;
 #if defined(__SSE__)
     unsigned mode = _mm_getcsr();
     _mm_setcsr(mode | 0x8040);  // subnormal results and operands are zero
 #endif
     prepare(shared);
     run_grid(how);
-    if (!machine.error.empty())
-        for (auto& f : machine.fibers) f->started = false;
+    if (!machine->error.empty())
+        for (auto& f : machine->fibers) f->started = false;
 #if defined(__SSE__)
     _mm_setcsr(mode);
 #endif
-    return machine.error.c_str();
+    return machine->error.c_str();
 }
 
 }  // namespace cuda_on_cpu
 
 #define ENTRY(name, ...) cuda_on_cpu::entry(name, &__VA_ARGS__)
-#define DYN_SHARED(T, name) T* name = reinterpret_cast<T*>(cuda_on_cpu::machine.dynamic.data())
+#define DYN_SHARED(T, name) T* name = reinterpret_cast<T*>(cuda_on_cpu::machine->dynamic.data())
 #define CHECK_ALIGNED(p, bytes) cuda_on_cpu::check_aligned(p, bytes)
-#define threadIdx (cuda_on_cpu::machine.current->tid)
-#define blockIdx (cuda_on_cpu::machine.block_index)
-#define blockDim (cuda_on_cpu::machine.block)
-#define gridDim (cuda_on_cpu::machine.grid)
+#define threadIdx (cuda_on_cpu::machine->current->tid)
+#define blockIdx (cuda_on_cpu::machine->block_index)
+#define blockDim (cuda_on_cpu::machine->block)
+#define gridDim (cuda_on_cpu::machine->grid)
 #define warpSize 32
 
 #include "cuda_functions.h"

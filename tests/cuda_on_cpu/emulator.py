@@ -39,6 +39,7 @@ CONTRACTED = ["-ffp-contract=fast", "-mfma", "-fexpensive-optimizations"]  # a *
 ENTRIES_PER_RUN = 60  # entries that one run of g++ compiles
 order = SHUFFLED
 extra_flags: list[str] = []
+_machine: list[int] = []  # the address of the Machine on which all libraries launch: that of the first, once there is one
 
 
 @contextmanager
@@ -223,6 +224,9 @@ def _loaded(code: str, folders: tuple[str, ...], names: tuple[str, ...], digest:
 def _opened(path: Path) -> dict[str, Any]:
     lib = ctypes.PyDLL(str(path))
     lib.cuda_on_cpu_launch.restype = ctypes.c_char_p
+    machine_of = lib.cuda_on_cpu_machine
+    machine_of.argtypes, machine_of.restype = [ctypes.c_void_p], ctypes.c_void_p
+    _machine[:] = [machine_of(*(_machine or [None]))]
     count = ctypes.c_int.in_dll(lib, "cuda_on_cpu_count").value
     listed = (Entry * count).in_dll(lib, "cuda_on_cpu_entries")
     base = ctypes.addressof(listed)
@@ -254,6 +258,10 @@ __attribute__((visibility("default"))) int cuda_on_cpu_count = {count};
 __attribute__((visibility("default"))) const char* cuda_on_cpu_launch(
     const cuda_on_cpu::Entry* entry, const unsigned* sizes, size_t shared, void** arguments, int how) {{
     return cuda_on_cpu::launch(*entry, sizes, shared, arguments, how);
+}}
+__attribute__((visibility("default"))) void* cuda_on_cpu_machine(void* shared) {{
+    if (shared) cuda_on_cpu::machine = static_cast<cuda_on_cpu::Machine*>(shared);
+    return cuda_on_cpu::machine;
 }}
 }}
 __attribute__((constructor)) static void fill_table() {{

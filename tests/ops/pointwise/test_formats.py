@@ -60,7 +60,11 @@ def nearest(values, dtype):
 
 
 def expected(values, dtype):
-    """The codes of ml_dtypes, with what it leaves otherwise than PyTorch: NaN of E5M2, the sign of a power of two."""
+    """The codes of ml_dtypes, with what it leaves otherwise than PyTorch.
+
+    That is NaN of E5M2, the sign of a power of two, and from version 0.7 on the side on which what is a little more than
+    the smallest power of two is rounded.
+    """
     chosen = FORMATS[dtype]
     if values.dtype == float64:
         return nearest(values, dtype)
@@ -71,7 +75,8 @@ def expected(values, dtype):
         if dtype == dtypes.float8_e5m2:
             codes = np.where(np.isnan(values), codes | 0x7F, codes)
         if chosen.powers_of_two:
-            codes = np.where(values == 0, 0, codes)
+            smallest = 2.0**-127
+            codes = np.where((smallest < values) & (values < 1.5 * smallest), 1, np.where(values == 0, 0, codes))
     return codes[::2] | codes[1::2] << 4 if is_packed(dtype) else codes
 
 

@@ -77,7 +77,7 @@ def _gradient(dy: Array, saved: Saved, needs: Any, index: Any) -> Array:
 
 
 def _fits(dy: Array, saved: Saved, needs: Any, index: Any) -> bool:
-    return dy.size > 0 and cut_of(index, saved.shape) is not None
+    return dy.size > 0 and dy.dtype.fields is None and cut_of(index, saved.shape) is not None
 
 
 on(basic_getitem.backward_primitive, "cuda", _gradient, _fits, launches=True)
