@@ -39,7 +39,7 @@ CONTRACTED = ["-ffp-contract=fast", "-mfma", "-fexpensive-optimizations"]  # a *
 ENTRIES_PER_RUN = 60  # entries that one run of g++ compiles
 order = SHUFFLED
 extra_flags: list[str] = []
-_machine: list[int] = []  # the address of the Machine on which all libraries launch: that of the first, once there is one
+_machine: list[int] = []  # the address of the Machine on which all libraries launch, that of the first
 
 
 @contextmanager

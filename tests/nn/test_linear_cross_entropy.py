@@ -7,7 +7,7 @@ import pytest
 
 import ampkit
 from ampkit import nn, ops, tensor
-from ampkit.base.errors import ArgumentError, RangeError, ShapeError
+from ampkit.base.errors import ArgumentError, DTypeError, RangeError, ShapeError
 from ampkit.testing import assert_close
 
 RNG = np.random.default_rng(0)
@@ -53,6 +53,9 @@ def test_options_for_slices_change_nothing_and_one_row_is_a_batch_of_none():
     (lambda: nn.LinearCrossEntropyLoss(5, 4, weight=ops.ones(5)), ShapeError, r"needs weight \[4\], got \[5\]"),
     (lambda: nn.LinearCrossEntropyLoss(5, 4, label_smoothing=2.0), ArgumentError, "label_smoothing from 0 to 1"),
     (lambda: nn.LinearCrossEntropyLoss(5, 4, reduction="best"), ArgumentError, "needs reduction"),
+    (lambda: nn.LinearCrossEntropyLoss(5, 4, out_features=4), DTypeError, "out_features as a tuple of sizes, got 4"),
+    (lambda: nn.LinearCrossEntropyLoss(5, 4, out_features=(2, 0)), ArgumentError, "out_features"),
+    (lambda: nn.LinearCrossEntropyLoss(5, 0), ArgumentError, "num_classes as a positive integer"),
     (lambda: nn.LinearCrossEntropyLoss(0, 4), ArgumentError, "in_features as a positive integer"),
     (lambda: nn.LinearCrossEntropyLoss(5, 4)(ops.ones(2, 6), tensor([0, 1])), ShapeError, "features"),
     (lambda: nn.LinearCrossEntropyLoss(5, 4)(ops.ones(1, 5), tensor([4])), RangeError, "from 0 to 3"),

@@ -7,10 +7,12 @@ from math import prod
 from typing import Any
 
 from ampkit import ops
-from ampkit.base.errors import ArgumentError, ShapeError
+from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
+from ampkit.core.arguments import shown
 from ampkit.core.tensor import Tensor
-from ampkit.ops.argument_checks import check_reduction, checked
+from ampkit.ops.argument_checks import check_reduction, checked, int_tuple
 
+from ..factory import check_sizes
 from ..module import Module
 from .linear import Linear
 
@@ -55,15 +57,19 @@ class LinearCrossEntropyLoss(Module):
     ):
         super().__init__()
         where = type(self).__name__
+        if not isinstance(out_features, (tuple, list)):
+            raise DTypeError(where, "out_features as a tuple of sizes", shown(out_features))
+        check_sizes(where, num_classes=num_classes)
+        sizes = int_tuple(where, "out_features", out_features, 1, len(out_features)) if out_features else ()
         if weight is not None and weight.shape != (num_classes,):
             raise ShapeError(where, f"weight [{num_classes}]", f"{list(weight.shape)}")
         if not 0 <= label_smoothing <= 1:
             raise ArgumentError(where, "label_smoothing from 0 to 1", repr(label_smoothing))
         check_reduction(where, reduction)
-        self.num_classes, self.out_features, self.reduction = num_classes, tuple(out_features), reduction
+        self.num_classes, self.out_features, self.reduction = num_classes, sizes, reduction
         self.ignore_index, self.label_smoothing, self.options = ignore_index, label_smoothing, options
         self.register_buffer("weight", weight)
-        self.linear = Linear(in_features, prod((num_classes, *out_features)), bias, device, dtype)
+        self.linear = Linear(in_features, prod((num_classes, *sizes)), bias, device, dtype)
 
     @checked
     def forward(self, input: Tensor, target: Tensor) -> Tensor:

@@ -62,8 +62,8 @@ def nearest(values, dtype):
 def expected(values, dtype):
     """The codes of ml_dtypes, with what it leaves otherwise than PyTorch.
 
-    That is NaN of E5M2, the sign of a power of two, and from version 0.7 on the side on which what is a little more than
-    the smallest power of two is rounded.
+    That is NaN of E5M2, the sign of a power of two, and, from version 0.7 on, the side to which what is a little more
+    than the smallest power of two is rounded.
     """
     chosen = FORMATS[dtype]
     if values.dtype == float64:
