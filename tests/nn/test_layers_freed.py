@@ -74,6 +74,7 @@ CALLS: dict[str, Any] = {  # layers that are called with something else
     "CosineEmbeddingLoss": lambda x: nn.CosineEmbeddingLoss()(x, x * 2, ampkit.ones(3)),
     "NLLLoss": lambda x: nn.NLLLoss()(x, ampkit.tensor(LABELS)),
     "LinearCrossEntropyLoss": lambda x: nn.LinearCrossEntropyLoss(4, 5)(x, ampkit.tensor(LABELS)),
+    "AdaptiveLogSoftmaxWithLoss": lambda x: nn.AdaptiveLogSoftmaxWithLoss(4, 5, [2])(x, ampkit.tensor(LABELS)).loss,
     "MultiMarginLoss": lambda x: nn.MultiMarginLoss()(x, ampkit.tensor(LABELS)),
     "MultiLabelMarginLoss": lambda x: nn.MultiLabelMarginLoss()(x, ampkit.tensor([[1, 0, -1, 2]] * 3)),
     "CTCLoss": lambda x: nn.CTCLoss()(x.log_softmax(-1)[:, None], ampkit.tensor([[1, 2]]), [3], [2]),
