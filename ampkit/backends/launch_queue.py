@@ -95,7 +95,7 @@ class Chains:
         """Let a norm or a softmax wait, whose outputs are allocated. -> whether it does."""
         return False
 
-    def add_job(self, job: Any, reads: Sequence[Any], outs: Sequence[Any]) -> bool:
+    def add_sequence(self, kernels: Any, reads: Sequence[Any], outs: Sequence[Any]) -> bool:
         """Let several kernels wait if what the first one loads does. -> whether they do."""
         return False
 

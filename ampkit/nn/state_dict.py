@@ -97,13 +97,13 @@ def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -
         raise DTypeError(where, "strings as names", repr(strange[0]))
     own, keys, errors = dict(named(module)), Keys([], []), list[str]()
     metadata = getattr(state, "_metadata", None) or {}
-    state = entries = _prepared(module, _renamed(module, state), metadata, strict, keys, errors)
-    for lead in [lead for lead, _ in _parts(module, "") if lead not in entries.left]:
+    state = _prepared(module, _renamed(module, state), metadata, strict, keys, errors)
+    for lead in [lead for lead, _ in _parts(module, "") if lead not in state.left]:
         own = {name: tensor for name, tensor in own.items() if name.rpartition(".")[0] != lead[:-1]}
         below = tuple(f"{lead}{name}." for name in module.get_submodule(lead[:-1])._modules)
-        for name in [name for name in entries if name.startswith(lead) and not name.startswith(below)]:
-            del entries[name]
-    scalings = {name: entries.pop(name + delayed.SUFFIX) for name in own if name + delayed.SUFFIX in state}
+        for name in [name for name in state if name.startswith(lead) and not name.startswith(below)]:
+            del state[name]
+    scalings = {name: state.pop(name + delayed.SUFFIX) for name in own if name + delayed.SUFFIX in state}
     extra = {lead + EXTRA: part for lead, part in _parts(module, "") if _defines(part, "set_extra_state")}
     present = {id(tensor) for name, tensor in own.items() if name in state}
     absent = [name for name, tensor in own.items() if (id(tensor) not in present if strict else name not in state)]
@@ -128,14 +128,7 @@ def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -
             needs = f"a floating-point dtype as {name!r}"
             raise DTypeError(f"{where} with assign", needs, value.dtype.name)
     for name, value in values.items():
-        if isinstance(tensor := own[name], Uninitialized):
-            tensor.materialize(value.shape)
-        if assign and isinstance(state[name], Tensor):
-            own[name].data = state[name]
-        else:
-            there = backends.backend_of(value)
-            same = there is backends.backend_of(own[name].array)
-            own[name]._write(Tensor(value) if same else there.to_numpy(value))
+        _write(own[name], value, state[name] if assign else None)
     for name in given:
         delayed.load_state(own[name], scalings.get(name))
     for name, part in extra.items():
@@ -146,6 +139,17 @@ def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -
     if strict and (missing or unexpected):  # after hooks that may take names out
         raise mismatch(where, found, [], _cure(*found, state, list(own)))
     return found
+
+
+def _write(tensor: Tensor, value: Array, source: Any) -> None:
+    # source: what `value` is the array of, whose memory the tensor takes over if it is a Tensor.
+    if isinstance(tensor, Uninitialized):
+        tensor.materialize(value.shape)
+    if isinstance(source, Tensor):
+        tensor.data = source
+    else:
+        there = backends.backend_of(value)
+        tensor._write(Tensor(value) if there is backends.backend_of(tensor.array) else there.to_numpy(value))
 
 
 def _prepared(module: Module, state: _Given, metadata: Any, strict: bool, keys: Keys, errors: list[str]) -> _Given:

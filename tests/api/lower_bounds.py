@@ -12,7 +12,7 @@ import tomllib
 from pathlib import Path
 
 EXTRAS = ("test", "cpu", "images", "arrow", "onnx", "tune", "mpi", "store")
-_BOUND = re.compile(r"(?P<name>[\w.-]+)>=(?P<version>[\d.]+)(?P<marker> *;.*)?")
+_BOUND = re.compile(r"(?P<name>[\w.-]+)>=(?P<version>[\d.]+)(,!=[\d.]+)?(?P<marker> *;.*)?")
 
 
 def requirements() -> list[str]:

@@ -6,7 +6,7 @@ import hashlib
 
 import numpy as np
 import pytest
-from distributed.thread_ranks import on_ranks
+from distributed.thread_ranks import clipped_step, on_ranks
 
 import ampkit
 from ampkit import nn, ops, optim
@@ -72,13 +72,7 @@ def train(group=None, *, threads=1, accumulate=1, dtype="float32", steps=range(S
                 tuple(map(ampkit.tensor, both)) for both in zip(cut(x, accumulate), cut(y, accumulate), strict=True)
             ]
             loss = parallel.forward_backward(loss_of, parts, scaler)
-            if scaler.is_enabled():
-                scaler.unscale_(optimizer)
-            norm = optim.clip_grad_norm_(model.parameters(), 0.5)
-            scaler.step(optimizer)
-            if scaler.is_enabled():
-                scaler.update()
-            optimizer.zero_grad()
+            norm = clipped_step(model, optimizer, scaler)
             measured += [loss.item(), norm.item()]
         if done is not None:
             done.append((model.state_dict(), optimizer.state_dict(), scaler.state_dict(), random.default.state()))

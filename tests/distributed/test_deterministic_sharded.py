@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from distributed.thread_ranks import ThreadMesh, on_mesh, on_ranks
+from distributed.thread_ranks import ThreadMesh, clipped_step, on_mesh, on_ranks
 
 import ampkit
 from ampkit import nn, ops, optim
@@ -75,13 +75,7 @@ def train(group=None, *, stage=0, dtype="float32", threads=1, accumulate=1):
             parts = zip(np.split(x, accumulate), np.split(y, accumulate), strict=True)
             given = [tuple(map(ampkit.tensor, both)) for both in parts]
             loss = parallel.forward_backward(loss_of, given, scaler)
-            if scaler.is_enabled():
-                scaler.unscale_(optimizer)
-            norm = optim.clip_grad_norm_(model.parameters(), 0.5)
-            scaler.step(optimizer)
-            if scaler.is_enabled():
-                scaler.update()
-            optimizer.zero_grad()
+            norm = clipped_step(model, optimizer, scaler)
             measured += map(repr, (loss.item(), norm.item(), scaler.get_scale()))
         state = optimizer.state_dict()["state"]
         tensors = [*model.state_dict().values(), *(value for each in state.values() for value in each.values())]

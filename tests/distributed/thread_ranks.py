@@ -18,6 +18,7 @@ from ampkit.distributed.sockets.peers import Peers
 from ampkit.distributed.sockets.rendezvous import Meeting
 from ampkit.distributed.sockets.transport import SocketTransport
 from ampkit.distributed.transport import Transport, mismatch, need_present
+from ampkit.optim import clip_grad_norm_
 
 
 class Board:
@@ -120,3 +121,15 @@ def sockets(size, timeout=20.0):
             yield [SocketTransport(each, range(size), "group", timeout) for each in peers]
         finally:
             list(threads.map(Peers.close, peers))
+
+
+def clipped_step(model, optimizer, scaler):
+    """A step with the gradients that are there, by a scaler or a disabled one. -> the norm before they were clipped."""
+    if scaler.is_enabled():
+        scaler.unscale_(optimizer)
+    norm = clip_grad_norm_(model.parameters(), 0.5)
+    scaler.step(optimizer)
+    if scaler.is_enabled():
+        scaler.update()
+    optimizer.zero_grad()
+    return norm

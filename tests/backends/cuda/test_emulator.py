@@ -268,6 +268,18 @@ def test_packs_of_every_width_bring_each_value_to_its_place(name, run):
     np.testing.assert_array_equal(y, 2 * x.astype(float32))
 
 
+def test_all_libraries_launch_on_one_machine():
+    """The stacks of its threads would take megabytes of each."""
+    sources = [f"__global__ void fills(float* y) {{ y[threadIdx.x] = {value}; }}" for value in (1, 2)]
+    fills = [emulator.RawModule(source, nvrtc.OPTIONS, ["fills"]).get_function("fills") for source in sources]
+    for value, function in enumerate(fills, 1):
+        y = np.zeros(512, float32)
+        function((1,), (512,), (y,))
+        assert set(y) == {value}
+    assert fills[0].lib is not fills[1].lib
+    assert fills[0].lib.cuda_on_cpu_machine(None) == fills[1].lib.cuda_on_cpu_machine(None)
+
+
 def test_subnormal_float32_is_zero_in_kernels_and_not_after_them(run):
     y = np.array([1.2e-38], float32)
     run("flushes", y, block=(1,))

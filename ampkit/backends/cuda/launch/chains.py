@@ -115,9 +115,9 @@ class CudaChains(Chains):
         """Let a norm or a softmax of rows wait, a template_chains.TemplateCall. -> whether it does."""
         return queue.owner == threading.get_ident() and template_chains.added(self, call)
 
-    def add_job(self, job: Any, reads: Sequence[Any], outs: Sequence[Any]) -> bool:
-        """Let a prologue_chains.Job wait if what it loads first does. -> whether it does."""
-        return queue.owner == threading.get_ident() and prologue_chains.added(self, job, reads, outs)
+    def add_sequence(self, kernels: Any, reads: Sequence[Any], outs: Sequence[Any]) -> bool:
+        """Let a prologue_chains.KernelSequence wait if what it loads first does. -> whether it does."""
+        return queue.owner == threading.get_ident() and prologue_chains.added(self, kernels, reads, outs)
 
     def add_following(
         self, name: str, call: Callable[..., None], reads: Sequence[Array], outs: Sequence[Array]

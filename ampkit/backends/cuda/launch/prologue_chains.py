@@ -25,7 +25,7 @@ from .waiting import Launch, Names, Value, also, distinct, distinct_arrays, is_v
 MAX_STEPS, MAX_ARRAYS = 24, 12
 
 
-class Job(Protocol):
+class KernelSequence(Protocol):
     """What is launched. reads: arrays or None, the first one that of the prologue; outs: arrays or None.
 
     blocks, threads, shared: of the first kernel; template: the same for chains. rereads: whether others read the first
@@ -49,25 +49,28 @@ class Job(Protocol):
         """Launch the others."""
 
 
-def launched(job: Job, reads: Sequence[Any], outs: Sequence[Any]) -> None:
-    """Launch a job now, or let it wait if what it loads does."""
-    if queue.opened and queue.opens("cuda") and queue.held.add_job(job, reads, outs):
+def launched(sequence: KernelSequence, reads: Sequence[Any], outs: Sequence[Any]) -> None:
+    """Launch a sequence now, or let it wait if what it loads does."""
+    if queue.opened and queue.opens("cuda") and queue.held.add_sequence(sequence, reads, outs):
         return
-    own = job.begin(reads, outs)
-    job.first(reads[0], own)
-    job.rest(reads, outs, own)
+    own = sequence.begin(reads, outs)
+    sequence.first(reads[0], own)
+    sequence.rest(reads, outs, own)
 
 
-class JobLaunch(Launch):
+class SequenceLaunch(Launch):
     """One that waits. places: where its arrays are among those that it may read; shapes: of its results."""
 
-    __slots__ = ("job", "places", "shapes", "size")
+    __slots__ = ("places", "sequence", "shapes", "size")
     stores_all = True
 
-    def __init__(self, number: int, job: Job, reads: Sequence[Any], outs: Sequence[Any], operands: tuple[Value, ...]):
+    def __init__(
+        self, number: int, sequence: KernelSequence, reads: Sequence[Any], outs: Sequence[Any],
+        operands: tuple[Value, ...],
+    ):  # fmt: skip
         plan = LaunchPlan(reads[0].shape, None, 1, None, None, ())
-        super().__init__(number, job.title, True, plan, operands)
-        self.key, self.job, self.size = ("jobs", number), job, reads[0].size
+        super().__init__(number, sequence.title, True, plan, operands)
+        self.key, self.sequence, self.size = ("sequence", number), sequence, reads[0].size
         self.places = [each is not None for each in reads]
         self.shapes = [None if each is None else (each.shape, each.dtype) for each in outs]
 
@@ -87,13 +90,13 @@ class JobLaunch(Launch):
 
     def run(self, operands: Any, outs: Any) -> None:
         reads, filled = self.arrays()
-        own = self.job.begin(reads, filled)
-        self.job.first(operands[0], own)
-        self.job.rest(reads, filled, own)
+        own = self.sequence.begin(reads, filled)
+        self.sequence.first(operands[0], own)
+        self.sequence.rest(reads, filled, own)
 
 
-def added(chains: Any, job: Job, reads: Sequence[Any], outs: Sequence[Any]) -> bool:
-    """Let a job wait if the first array that it reads does, dense in memory. -> whether it does."""
+def added(chains: Any, sequence: KernelSequence, reads: Sequence[Any], outs: Sequence[Any]) -> bool:
+    """Let a sequence wait if the first array that it reads does, dense in memory. -> whether it does."""
     value = chains.waiting_whole(reads[0]) if chains.recording is not None else None
     if value is None or type(value.launch) is not Launch or reads[0].size > MAX_ELEMENTS:
         return False
@@ -101,7 +104,7 @@ def added(chains: Any, job: Job, reads: Sequence[Any], outs: Sequence[Any]) -> b
     if value.launch is None:
         return False
     operands = value, *[chains.operand(one) for one in reads[1:] if one is not None]
-    found = JobLaunch(chains.number(), job, reads, outs, operands)
+    found = SequenceLaunch(chains.number(), sequence, reads, outs, operands)
     made = [chains.waits(out, found, i) for i, out in enumerate([one for one in outs if one is not None])]
     found.makes(made)
     queue.waiting = True
@@ -109,9 +112,9 @@ def added(chains: Any, job: Job, reads: Sequence[Any], outs: Sequence[Any]) -> b
 
 
 def compute(chains: Any, wanted: Value) -> bool:
-    """Compute `wanted` if it is a result of a job. -> whether it was."""
+    """Compute `wanted` if it is a result of a sequence. -> whether it was."""
     launch = wanted.launch
-    if not isinstance(launch, JobLaunch):
+    if not isinstance(launch, SequenceLaunch):
         return False
     first, *rest = launch.operands
     chains.compute([one for one in map(waiting_of, rest) if one is not None])
@@ -126,7 +129,7 @@ def _alive(launch: Launch) -> list[Value]:
     return [value for value in launch.values if value is not None and value.launch is not None]
 
 
-def _with_prologue(chains: Any, launch: JobLaunch, x: Value) -> bool:
+def _with_prologue(chains: Any, launch: SequenceLaunch, x: Value) -> bool:
     plan = x.launch.plan
     while True:
         steps: list[Launch] = reach([x])
@@ -141,7 +144,7 @@ def _with_prologue(chains: Any, launch: JobLaunch, x: Value) -> bool:
         if x.launch is None:
             return False
     given = distinct_arrays([one for one in read if waiting_of(one) is None])
-    more = [x] if launch.job.rereads or x.is_held() else []
+    more = [x] if launch.sequence.rereads or x.is_held() else []
     more = distinct([*more, *also(steps, more)])
     if len(given) + len(more) > MAX_ARRAYS:
         return False
@@ -149,24 +152,24 @@ def _with_prologue(chains: Any, launch: JobLaunch, x: Value) -> bool:
 
     def kernel() -> tuple[Any, ...]:
         reads, outs = launch.arrays()
-        own = launch.job.begin(reads, outs)
+        own = launch.sequence.begin(reads, outs)
         begun.extend((reads, outs, own))
         return _kernel(steps, launch, x, more, own)
 
     stored = [*more, *_alive(launch)]
     if not chains.emit([*steps, launch], [*given, *launch.operands[1:]], stored, kernel, False):
         return False
-    launch.job.rest(*begun)
+    launch.sequence.rest(*begun)
     return True
 
 
-def _kernel(steps: list[Launch], launch: JobLaunch, x: Value, stored: list[Value], own: Any) -> tuple[Any, ...]:
-    job, places = launch.job, dict[int, str]()
-    inputs, _, layout = inputs_of(steps, stored, Rows(1, launch.size, job.template.width), places)
+def _kernel(steps: list[Launch], launch: SequenceLaunch, x: Value, stored: list[Value], own: Any) -> tuple[Any, ...]:
+    sequence, places = launch.sequence, dict[int, str]()
+    inputs, _, layout = inputs_of(steps, stored, Rows(1, launch.size, sequence.template.width), places)
     names = Names(places, 1)
     described = tuple([names.step(step) for step in steps])
     outputs = tuple([(names.place(one), one.array.dtype) for one in stored])
     kinds, loads = tuple([each for _, each in inputs]), ((names.operand(x), x.array.dtype),)
-    code, name = template_source.source(job.template, loads, None, described, kinds, outputs, len(names.numbers))
+    code, name = template_source.source(sequence.template, loads, None, described, kinds, outputs, len(names.numbers))
     given = arguments(stored, [one for one, _ in inputs], (), layout, names.numbers, own)
-    return code, name, job.blocks, job.threads, job.shared, *given
+    return code, name, sequence.blocks, sequence.threads, sequence.shared, *given

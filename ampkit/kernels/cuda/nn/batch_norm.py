@@ -161,7 +161,7 @@ class _Sums:
     """The kernels of the gradient: sums over channels, what follows from them, and the gradient of the input.
 
     Reads dy, x, out, center, centered_mean, gate (2), weight, rstd, dmean, dvar; stores dx, dresidual, the gradients of
-    weight and bias, and sums with dy (2). See prologue_chains.Job.
+    weight and bias, and sums with dy (2). See prologue_chains.KernelSequence.
     """
 
     title = "BatchNorm"
@@ -219,10 +219,10 @@ def _gradients(
     sums = [_sum_output(x, need, buf, layout.channels) for need, buf in zip(needs[1:3], grad_buffers[1:3], strict=True)]
     dot, scale = _channel_vectors(x, 2, layout.channels)
     arrays = [a for a in (grad, x, dx, out, dresidual) if a is not None]
-    job = _Sums(layout, arrays, x.dtype, dresidual is None and dx is not None)
+    kernels = _Sums(layout, arrays, x.dtype, dresidual is None and dx is not None)
     vectors = saved.center, saved.centered_mean, *gate, to_float32(saved.weight), saved.rstd
     reads = grad, x, out, *vectors, to_float32(dmean), to_float32(dvar)
-    launched(job, reads, (dx, dresidual, *sums, dot, scale))
+    launched(kernels, reads, (dx, dresidual, *sums, dot, scale))
     each = [None if need is None else cast(found, need) for found, need in zip(sums, needs[1:3], strict=True)]
     dx, dresidual = (None if d is None else layout.channels_second(d) for d in (dx, dresidual if needs[5] else None))
     return dx, *each, *_running_grads(saved, needs, sums[1], dot, scale), dresidual
