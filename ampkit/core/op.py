@@ -76,7 +76,7 @@ class Op:
         update_wrapper(self, reference)
         self.cast, self.moves, self.integers, self.view, self.mixes = cast, moves, integers, view, mixes
         self.factors, self.opaque, self.casts = factors.split(), opaque or view, casts
-        self.ours = reference.__module__.startswith("ampkit.")
+        self.builtin = reference.__module__.startswith("ampkit.")
         self.forward = Primitive(self.name, reference.__module__.removeprefix("ampkit.ops."), reference)
         self.forward.reference.views = always if view else None
         self.backward_primitive: Primitive | None = None
@@ -86,7 +86,7 @@ class Op:
         # Of a product that recipes quantize: recipe -> (the call's inputs -> the Kernel that runs them).
         self.quantized: Callable[[QuantizationRecipe], Callable[[Any], Kernel]] | None = None
         # How it runs once over the samples of a `vmap` (see core/dispatch/batching/rules.py); None: once per sample.
-        self.pointwise = self.ours and self.forward.module.startswith("pointwise.")
+        self.pointwise = self.builtin and self.forward.module.startswith("pointwise.")
         self.batching: Callable[[Any], Any] | None = rules.elementwise if self.pointwise else None
         self.is_product = cast is Cast.LOW  # a product, a convolution or what is made of them
         self.anew: anew.Anew | None = None  # how its last output is computed again from what it saved
@@ -274,10 +274,10 @@ class Op:
             for i in inputs
         ]
         entry = region()
-        rule = None if entry is None else entry.policies[backend]
+        active = None if entry is None else entry.policies[backend]
         wanted = [isinstance(i, Tensor) and i._tape_edge is not None for i in inputs]
-        answer = full[-1] if self.signature.typed else None
-        plan = make_plan(self, rule, answer, key, wanted, backend)
+        explicit = full[-1] if self.signature.typed else None
+        plan = make_plan(self, active, explicit, key, wanted, backend)
         absent = [isinstance(i, Tensor) and type(i._array) is Absent for i in inputs]
         if any(absent):
             plan = asking_for(plan, absent)

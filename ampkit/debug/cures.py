@@ -240,7 +240,7 @@ def _arithmetic(origin: Origin) -> tuple[str, str]:
         cause += f"; {max(zeros):.3g} % of its values are 0" if zeros else ""
         flushed = " (in float16 an eps below 6e-8 is 0)" if output.dtype in LOW else ""
         return cause, f"add an eps, or clamp the input away from 0{flushed}"
-    if hasattr(event.op, "ours") and not event.op.ours:
+    if hasattr(event.op, "builtin") and not event.op.builtin:
         return cause, f"correct {event.name}, or bound what goes in"
     if np.isnan(result) and (found := _undefined(origin, known)):
         return cause + found[0], found[1]

@@ -43,7 +43,9 @@ def test_every_op_is_in_the_category_that_was_reviewed():
             reviewed |= dict.fromkeys(line.split(), category)
     policy = Policy("float16")
     own = [name for name, op in registry.items() if op.forward.reference.run.__module__.startswith("ampkit.ops.")]
-    assert {name: policy.category(name).value for name in own} == reviewed
+    found = {name: policy.category(name).value for name in own}
+    differ = {name: found.get(name) for name in found.keys() | reviewed.keys() if found.get(name) != reviewed.get(name)}
+    assert not differ, f"tests/golden/policy_float16.txt has these ops in other categories, or not at all: {differ}"
 
 
 def test_the_five_lines_at_the_top_of_the_policy_page_say_what_ops_return():

@@ -40,7 +40,7 @@ def test_the_cases_run_each_op_with_a_backward():
     with observe.watch(lambda name, inputs, output: ran.add(name)):
         for case in EACH:
             case(*case.tensors())
-    wanted = {name for name, op in registry.items() if op.ours and op.backward_primitive is not None}
+    wanted = {name for name, op in registry.items() if op.builtin and op.backward_primitive is not None}
     assert wanted - ran == CASTS
 
 

@@ -196,7 +196,7 @@ class Reads:
             self._found.sources.append((type(array).tobytes, array))
 
     def _op(self, op: Op) -> None:
-        for primitive in () if op.ours else (op.forward, op.backward_primitive):
+        for primitive in () if op.builtin else (op.forward, op.backward_primitive):
             self.visit(None if primitive is None else primitive.reference)
 
     def _iterator(self, iterator: Any) -> None:
