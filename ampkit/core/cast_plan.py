@@ -48,15 +48,15 @@ class CastPlan:
     quantized: Callable[[Any], Any] | None = None  # from the call's inputs, the kernel that a recipe asks for
     codes: DType | None = None  # the format below 16 bits whose bytes the op moves
     choose: Callable[[Any], Any] | None = None  # `quantized`, or what gives the kernel of a call on batched arrays
-    answers: dict[DType, CastPlan] = field(default_factory=dict, init=False, repr=False, compare=False)
+    by_output: dict[DType, CastPlan] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def answering(self, dtype: DType) -> CastPlan:
+    def with_output(self, dtype: DType) -> CastPlan:
         """The plan of an op that reads arrays as they are stored and rounds its result to `dtype`, once."""
-        found = self.answers.get(dtype)
+        found = self.by_output.get(dtype)
         if found is None:
             compute = accumulator(dtype)
             found = replace(self, out=dtype, compute=compute, widens=True, narrows=True, drops=())
-            self.answers[dtype] = found
+            self.by_output[dtype] = found
         return found
 
 
@@ -68,30 +68,32 @@ _RANK = {"b": 0, "i": 1, "u": 1}
 
 
 def make_plan(
-    op: Any, rule: Policy | None, answer: DType | None, key: list[Entry], wanted: list[bool], backend: str
+    op: Any, active: Policy | None, explicit: DType | None, key: list[Entry], wanted: list[bool], backend: str
 ) -> CastPlan:
-    """The plan of `op` for the entries `key` under the policy `rule` (None outside of a region).
+    """The plan of `op` for the entries `key` under the policy `active` (None outside of a region).
 
-    answer: the caller's explicit dtype. wanted: per input, whether its gradient is.
+    explicit: the `dtype` argument of the call. wanted: per input, whether its gradient is.
     Raises DTypeError for a banned op and for dtypes that do not meet.
     """
-    if not NARROW.isdisjoint(map(_dtype, key)) or answer in NARROW:
-        return _plan_of_formats(op, answer, key, wanted, backend)
-    cast = op.cast if rule is None else rule.category(op.name)
+    if not NARROW.isdisjoint(map(_dtype, key)) or explicit in NARROW:
+        return _plan_of_formats(op, explicit, key, wanted, backend)
+    cast = op.cast if active is None else active.category(op.name)
     kinds = op.signature.kinds(len(key))
     _need_tensors(op, key)
     entries = [k for k, is_array in zip(key, kinds, strict=True) if is_array and k is not None]
     tensors = [_dtype(k) for k in entries if not isinstance(k, type)]
     deciding = _deciding(entries, tensors)
-    if rule is not None and cast is Cast.BANNED:
+    if active is not None and cast is Cast.BANNED:
         cure = policy.cures.get(op.name, "run it in autocast(enabled=False)")
         raise DTypeError(f"{op.name} inside autocast", "a safer op", op.name, cure)
-    widest = answer or result_type(entries)
-    if answer is None:
-        _need_to_meet(op, cast, rule, deciding, entries)
-    out = _explicit(op, answer) if answer is not None else _answer(op, cast, rule, widest, tensors, deciding)
-    casts = _casts(op, cast, widest, answer, out, key, kinds)
-    quantized = _quantized(op, rule, cast, out)
+    widest = explicit or result_type(entries)
+    if explicit is None:
+        _need_to_meet(op, cast, active, deciding, entries)
+        out = _output_dtype(op, cast, active, widest, tensors, deciding)
+    else:
+        out = _explicit_output(op, explicit)
+    casts = _casts(op, cast, widest, explicit, out, key, kinds)
+    quantized = _quantized(op, active, cast, out)
     if quantized is not None:  # which rounds the weight once, from what the optimizer updates
         casts = (casts[0], None, *casts[2:])
     floats = [d for d in deciding if d in FLOATS]
@@ -103,7 +105,7 @@ def make_plan(
     widens = compute is not None and any(d in FLOATS and d != compute for d in read)
     # Moved values come as stored, but bfloat16 beside a Python number is float32 to NumPy, and an integer float64.
     strays = out in FLOATS and (out in LOW or any(d != out for d in tensors))
-    narrows = widens or (strays if compute is None else compute != out) or (answer is not None and out not in FLOATS)
+    narrows = widens or (strays if compute is None else compute != out) or (explicit is not None and out not in FLOATS)
     tapes = any(wanted) and op.backward_primitive is not None
     asked = {n for n, w in zip(op.signature.names, wanted, strict=False) if w}
     drops = tuple([k for k, users in op.saved_for.items() if not asked & set(users)])
@@ -120,13 +122,13 @@ def asking_for(plan: CastPlan, absent: list[bool]) -> CastPlan:
     return replace(plan, casts=tuple([stored if is_absent else cast for is_absent, stored, cast in asked]))
 
 
-def _quantized(op: Any, rule: Policy | None, cast: Cast, out: DType) -> Any:
-    recipe = None if rule is None else rule.recipe
+def _quantized(op: Any, active: Policy | None, cast: Cast, out: DType) -> Any:
+    recipe = None if active is None else active.recipe
     quantizes = recipe is not None and op.quantized is not None and cast is Cast.LOW and out in LOW
     return op.quantized(recipe) if quantizes else None
 
 
-def _plan_of_formats(op: Any, answer: DType | None, key: list[Entry], wanted: list[bool], backend: str) -> CastPlan:
+def _plan_of_formats(op: Any, explicit: DType | None, key: list[Entry], wanted: list[bool], backend: str) -> CastPlan:
     """The plan of a cast from or to a format below 16 bits, or of an op that moves its bytes, viewed as uint8.
 
     Raises DTypeError for every other op: there is no arithmetic in these formats, as in PyTorch.
@@ -134,13 +136,13 @@ def _plan_of_formats(op: Any, answer: DType | None, key: list[Entry], wanted: li
     kinds = op.signature.kinds(len(key))
     stored = tuple(map(_dtype, key))
     read = {d for d, is_array in zip(stored, kinds, strict=True) if is_array}
-    found = next((d for d in stored if d in NARROW), answer)
-    moves = op.opaque and answer is None and read == {found}
-    if not (moves or (op.casts and answer is not None)):
+    found = next((d for d in stored if d in NARROW), explicit)
+    moves = op.opaque and explicit is None and read == {found}
+    if not (moves or (op.casts and explicit is not None)):
         got = ", ".join(name_of(d) if d is not None else "a number" for d in stored if d is not None or len(stored) > 1)
-        raise DTypeError(op.name, "a dtype with arithmetic", name_of(answer) if answer in NARROW else got, CURE)
+        raise DTypeError(op.name, "a dtype with arithmetic", name_of(explicit) if explicit in NARROW else got, CURE)
     casts = tuple([uint8 if d in NARROW else None for d in stored]) if moves else ()
-    out: Any = uint8 if moves else answer
+    out: Any = uint8 if moves else explicit
     tapes = any(wanted) and op.backward_primitive is not None
     compute = float32 if moves else None  # of the backward
     return CastPlan(casts, compute, out, stored, False, True, backend, [], tapes, (), codes=found if moves else None)
@@ -162,19 +164,19 @@ def _cure(kind: type) -> str | None:
     return "wrap arrays with ampkit.tensor(...)"
 
 
-def _need_to_meet(op: Any, cast: Cast, rule: Policy | None, stored: list[DType], entries: list[Entry]) -> None:
+def _need_to_meet(op: Any, cast: Cast, active: Policy | None, stored: list[DType], entries: list[Entry]) -> None:
     # A product of mixed dtypes, or float64 among narrower floats in a listed op, is a mistake more often than a wish.
     found = set(stored)
     floats = found & FLOATS
-    product = op.cast is Cast.LOW and len(found) > 1 and (rule is None or len(floats) < len(found))
-    strict = not op.mixes and rule is None and len({k for k in entries if not isinstance(k, (tuple, type))}) > 1
+    product = op.cast is Cast.LOW and len(found) > 1 and (active is None or len(floats) < len(found))
+    strict = not op.mixes and active is None and len({k for k in entries if not isinstance(k, (tuple, type))}) > 1
     if product or strict or (cast in (Cast.LOW, Cast.FP32) and float64 in floats and len(floats) > 1):
         names = ", ".join(d.name for d in stored)
         raise DTypeError(op.name, "operands of one dtype", names, f"cast one: x.to(ampkit.{stored[0].name})")
 
 
-def _answer(
-    op: Any, cast: Cast, rule: Policy | None, widest: DType, tensors: list[DType], deciding: list[DType]
+def _output_dtype(
+    op: Any, cast: Cast, active: Policy | None, widest: DType, tensors: list[DType], deciding: list[DType]
 ) -> DType:
     # The dtype of floating-point outputs.
     if widest not in FLOATS:
@@ -183,30 +185,30 @@ def _answer(
         return dtypes.default() if op.integers == "float" else widest
     if cast is Cast.KEEP:
         return tensors[0] if tensors and tensors[0] in FLOATS else widest
-    if rule is None or cast is Cast.WIDEST or float64 in deciding or not FLOATS.intersection(tensors):
+    if active is None or cast is Cast.WIDEST or float64 in deciding or not FLOATS.intersection(tensors):
         return widest
-    return rule.low_dtype if cast is Cast.LOW else float32
+    return active.low_dtype if cast is Cast.LOW else float32
 
 
-def _explicit(op: Any, answer: DType) -> DType:
-    # An op whose answer is a float for integers too, or that takes none, has no integer answer.
-    if answer not in FLOATS and op.integers != "keep":
-        raise DTypeError(op.name, "a floating-point dtype", f"dtype={answer.name}")
-    return answer
+def _explicit_output(op: Any, explicit: DType) -> DType:
+    # An op whose result is a float for integers too, or that takes no integers, has no integer result.
+    if explicit not in FLOATS and op.integers != "keep":
+        raise DTypeError(op.name, "a floating-point dtype", f"dtype={explicit.name}")
+    return explicit
 
 
 def _casts(
-    op: Any, cast: Cast, widest: DType, answer: DType | None, out: DType, key: list[Entry], kinds: list[bool]
+    op: Any, cast: Cast, widest: DType, explicit: DType | None, out: DType, key: list[Entry], kinds: list[bool]
 ) -> tuple[DType | None, ...]:
     tensors = [is_array and k is not None and not isinstance(k, type) for k, is_array in zip(key, kinds, strict=True)]
     stored = [_dtype(k) for k, is_tensor in zip(key, tensors, strict=True) if is_tensor]
     target = None
-    if answer is not None or cast is Cast.WIDEST or widest not in FLOATS:
+    if explicit is not None or cast is Cast.WIDEST or widest not in FLOATS:
         target = widest
     if (cast is Cast.LOW and widest in FLOATS) or (out in FLOATS and any(d not in FLOATS for d in stored)):
         target = out
     # What only widens is left to the kernel, or to the reference, whose arrays come in one dtype anyway.
-    widens = cast is Cast.WIDEST and answer is None and not op.moves and FLOATS.issuperset(stored)
+    widens = cast is Cast.WIDEST and explicit is None and not op.moves and FLOATS.issuperset(stored)
     if widens or (op.moves and len(stored) == 1):
         target = None
     return tuple([target if is_tensor else None for is_tensor in tensors])

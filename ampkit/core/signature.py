@@ -108,10 +108,10 @@ class Signature:
                 "    except _Overridden:",
                 "        pass",
                 "    else:",
-                "        _rules = _region().value",
-                "        if _rules is not None:",
-                "            _rules = _rules.rules",
-                f"        _key = (_rules, {_join('_k{0}, _t{0}, _e{0} is not None', count)}{explicit})",
+                "        _policies = _region().value",
+                "        if _policies is not None:",
+                "            _policies = _policies.plan_key",
+                f"        _key = (_policies, {_join('_k{0}, _t{0}, _e{0} is not None', count)}{explicit})",
                 f"        return _run({_tuple(self.names)}, {params}, [{_join('_a{}', count)}], "
                 f"({_join('_e{}', count)}), ({_join('_v{}', count)}), _key)",
                 taken_over,
@@ -203,7 +203,7 @@ def _bind_list(inputs: Any, params: tuple[Any, ...], dtype: tuple[Any, ...]) -> 
         raise overrides.Overridden
     inputs, region = tuple(inputs), policy.region()
     arrays: list[Any] = []
-    key: list[Any] = [None if region is None else region.rules]
+    key: list[Any] = [None if region is None else region.plan_key]
     for item in inputs:
         if type(item) in overrides.PLAIN or (type(item) not in overrides.NUMBERS and overrides.reads(item)):
             array = item._array

@@ -132,13 +132,13 @@ def gradient_noise(
     need_module("debug.gradient_noise", model)
     if not callable(loss):
         raise ArgumentError("debug.gradient_noise", "a loss, (model, *batch) -> a Tensor []", shown(loss))
-    rule = in_force() if policy is None else policy_of("debug.gradient_noise", policy)
+    active = in_force() if policy is None else policy_of("debug.gradient_noise", policy)
     parts = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
     count = _samples(parts)
     points = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not points:
         raise ArgumentError("debug.gradient_noise", "a model with Parameters that require grad", "none")
-    mine, plain = _Gradients(model, loss, points, rule, loss_scale), _Gradients(model, loss, points, None, 1.0)
+    mine, plain = _Gradients(model, loss, points, active, loss_scale), _Gradients(model, loss, points, None, 1.0)
     found = {name: Noise(count, np.zeros(p.shape)) for name, p in points.items()}
     size = max(1, AT_ONCE // sum(4 * p.numel() for p in points.values()))
     with unchanged(model):
@@ -150,7 +150,7 @@ def gradient_noise(
                 noise.mean += g.sum(0) / count
                 noise.squares += float(np.vdot(g, g))
                 noise.errors += float(np.vdot(g - f, g - f))
-    return GradientNoise("float32" if rule is None else str(rule), found)
+    return GradientNoise("float32" if active is None else str(active), found)
 
 
 def _samples(parts: tuple[Any, ...]) -> int:
@@ -164,9 +164,9 @@ def _samples(parts: tuple[Any, ...]) -> int:
 class _Gradients:
     """The gradients of samples under a policy, or in float32; the loss scale falls as a GradScaler's does."""
 
-    def __init__(self, model: Any, loss: Any, points: dict[str, Any], rule: Policy | None, scale: float | None):
-        self.model, self.loss, self.points, self.rule = model, loss, points, rule
-        self.falls = scale is None and rule is not None and rule.dtype == float16
+    def __init__(self, model: Any, loss: Any, points: dict[str, Any], active: Policy | None, scale: float | None):
+        self.model, self.loss, self.points, self.policy = model, loss, points, active
+        self.falls = scale is None and active is not None and active.dtype == float16
         self.scale = FLOAT16_SCALE if self.falls else scale or 1.0
 
     def __call__(self, samples: list[Tensor], first: int) -> list[Any]:
@@ -202,7 +202,7 @@ class _Gradients:
 
     def _of_sample(self, *sample: Tensor) -> tuple[Tensor, ...]:
         given = [part.unsqueeze(0) for part in sample]
-        with autocast(enabled=False) if self.rule is None else autocast(policy=self.rule):
+        with autocast(enabled=False) if self.policy is None else autocast(policy=self.policy):
             scaled = need_loss("debug.gradient_noise", self.loss(self.model, *given)).float() * self.scale
         points = list(self.points.values())
         found = grad(scaled, points, allow_unused=True)

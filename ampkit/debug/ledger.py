@@ -223,8 +223,8 @@ def _held(optimizers: list[Optimizer]) -> dict[str, int]:
 
 def _is_wide_by_policy(event: Event) -> bool:
     entry = region()
-    rule = None if entry is None else entry.policies[event.plan.backend]
-    if rule is None or rule.low_dtype not in LOW or getattr(event.output, "dtype", None) != float32:
+    active = None if entry is None else entry.policies[event.plan.backend]
+    if active is None or active.low_dtype not in LOW or getattr(event.output, "dtype", None) != float32:
         return False
-    overrides: dict[str, Any] = {name: category.value for name, category in rule.overrides}
-    return Policy.fast(rule.dtype, **overrides).category(event.name) is Cast.LOW is not rule.category(event.name)
+    overrides: dict[str, Any] = {name: category.value for name, category in active.overrides}
+    return Policy.fast(active.dtype, **overrides).category(event.name) is Cast.LOW is not active.category(event.name)

@@ -63,7 +63,7 @@ class NonFiniteTracker:
                 if call is not None and call.model is not None:
                     self._model = ref(call.model)
                 if entered is not None:  # a backward runs outside of it
-                    self._policy = next((policy for policy in entered.rules if policy is not None), None)
+                    self._policy = next(iter(entered.active), None)
                 _HANDLERS[event.phase](self, event)
         finally:
             self._busy = False

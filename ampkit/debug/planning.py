@@ -54,12 +54,12 @@ def plan(
     one floating-point number.
     """
     need_module("debug.plan", model)
-    rule = policy_of("debug.plan", policy)
-    found = PrecisionPlan(in_force() if policy is None else rule)
+    active = policy_of("debug.plan", policy)
+    found = PrecisionPlan(in_force() if policy is None else active)
     recorder, arguments = _Recorder(found), tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
     context: AbstractContextManager[Any] = nullcontext() if policy is None else autocast(enabled=False)
     try:
-        region = context if rule is None else autocast(policy=rule)
+        region = context if active is None else autocast(policy=active)
         with unchanged(model), region, follow(), observing(recorder), hearing() as looped:
             out = model(*arguments) if loss is None else loss(model, *arguments)
             if loss is not None:
@@ -135,7 +135,7 @@ def policy_of(where: str, policy: Policy | public_dtypes.dtype | DType | str | N
 def in_force() -> Policy | None:
     """The policy of the autocast region around the call, or None."""
     entry = region()
-    return None if entry is None else next((rule for rule in entry.policies.values() if rule is not None), None)
+    return None if entry is None else next(iter(entry.active), None)
 
 
 class _Recorder:
@@ -209,11 +209,11 @@ def _dtypes(arrays: Any) -> tuple[str, ...]:
 def _reason(event: Event, path: str | None) -> tuple[str | None, str]:
     """(cast category under the policy, why the op ran in its dtypes)."""
     entry, op = region(), event.op
-    rule = None if entry is None else entry.policies[event.plan.backend]
-    if rule is None:
+    active = None if entry is None else entry.policies[event.plan.backend]
+    if active is None:
         return None, "autocast is off"
-    category = rule.category(op.name)
-    return category.value, _why(op, category, rule, path, event.plan.out, event.plan.quantized is not None)
+    category = active.category(op.name)
+    return category.value, _why(op, category, active, path, event.plan.out, event.plan.quantized is not None)
 
 
 _BACKWARD = "input_gradient", "weight_gradient"
@@ -224,18 +224,18 @@ def _recipe_of(policy: Policy | None, path: str | None) -> QuantizationRecipe | 
     return None if found is None else found.recipe
 
 
-def _why(op: Op, category: Cast, rule: Policy, path: str | None, out: DType, quantized: bool) -> str:
-    pattern = next((p for p, _ in reversed(rule.modules) if path is not None and matches(p, path)), None)
+def _why(op: Op, category: Cast, active: Policy, path: str | None, out: DType, quantized: bool) -> str:
+    pattern = next((p for p, _ in reversed(active.modules) if path is not None and matches(p, path)), None)
     if quantized:
-        assert rule.recipe is not None
-        return f"{rule.recipe.name}: {rule.recipe.in_words('forward')}"
-    if op.name in dict(rule.overrides):
+        assert active.recipe is not None
+        return f"{active.recipe.name}: {active.recipe.in_words('forward')}"
+    if op.name in dict(active.overrides):
         return f'{op.name}="{category.value}" in the policy'
     if pattern is not None and op.cast is Cast.LOW:
-        return f'module "{pattern}" is {rule.dtype.name}'
+        return f'module "{pattern}" is {active.dtype.name}'
     if category is Cast.LOW and op.cast is not Cast.LOW:
         return "low in Policy.fast"
-    if category in (Cast.LOW, Cast.FP32) and out not in (rule.low_dtype, float32):
+    if category in (Cast.LOW, Cast.FP32) and out not in (active.low_dtype, float32):
         return f"{out.name} stays" if out in FLOATS else "not floating point"
     return REASONS[category.value]
 

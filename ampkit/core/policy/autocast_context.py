@@ -82,11 +82,11 @@ class autocast:
     def __enter__(self) -> autocast:
         below, change, own = scope().value, change_of_policies.scope().value, self._policies
         if change is not None:
-            own = {kind: rule and change(rule) for kind, rule in own.items()}
+            own = {kind: policy and change(policy) for kind, policy in own.items()}
         policies = {**(OFF_EVERYWHERE if below is None else below.policies), **own}
         unmatched: dict[str, set[str]] = {}
-        for rule in own.values():
-            for pattern, _ in () if rule is None else rule.modules:
+        for policy in own.values():
+            for pattern, _ in () if policy is None else policy.modules:
                 unmatched[pattern] = set()
         self._scopes.append(stack.enter(Region(self, policies, tuple(policies.values()), self._cache, unmatched)))
         return self

@@ -32,10 +32,15 @@ class Region(NamedTuple):
 
     owner: object  # the `autocast` that entered it
     policies: dict[str, Policy | None]  # by backend name; None where autocast is off
-    rules: tuple[Policy | None, ...]  # the same policies, hashable: part of the key of an op's cached plan
+    plan_key: tuple[Policy | None, ...]  # the same policies, hashable: part of the key of an op's cached plan
     cache: bool  # whether 16-bit copies of weights are cached
     # By pattern of a policy's `modules` that has matched none so far: the paths of the modules of the models called.
     unmatched: dict[str, set[str]]
+
+    @property
+    def active(self) -> list[Policy]:
+        """The policies of the devices for which autocast is on."""
+        return [policy for policy in self.plan_key if policy is not None]
 
 
 stack: ScopedVariable[Region | None] = ScopedVariable("ampkit.autocast", None)
@@ -76,8 +81,8 @@ def changed_policies(change: Callable[[Policy], Policy]) -> Iterator[None]:
     For tools that try what another policy would do to code that enters its regions itself.
     """
     entry, changed = region(), change_of_policies.enter(change)
-    policies = {} if entry is None else {kind: rule and change(rule) for kind, rule in entry.policies.items()}
-    now = None if entry is None else entry._replace(policies=policies, rules=tuple(policies.values()))
+    policies = {} if entry is None else {kind: each and change(each) for kind, each in entry.policies.items()}
+    now = None if entry is None else entry._replace(policies=policies, plan_key=tuple(policies.values()))
     region_token = enter(now)
     try:
         yield
@@ -89,8 +94,8 @@ def changed_policies(change: Callable[[Policy], Policy]) -> Iterator[None]:
 def module_running(call: ModuleCall) -> AbstractContextManager[None]:
     """The context in which the module of `call` runs: its path is the current one, and policies apply to it."""
     entry = scope().value
-    for rule in () if entry is None else entry.rules:
-        if rule is not None and rule.modules:
+    for policy in () if entry is None else entry.plan_key:
+        if policy is not None and policy.modules:
             return _RunningByPolicy(call, entry)
     return module_path.running(call)
 
@@ -111,10 +116,10 @@ class _RunningByPolicy(module_path.running):
             before = [*entry.unmatched]
             match_once(entry.unmatched, call)
             if matched := {*before} - {*entry.unmatched}:
-                need_products([each for each in entry.rules if each is not None], matched, call.model)
-        rules = _rules_in_module(entry.rules, call.path)
-        policies = dict(zip(entry.policies, rules, strict=True))
-        self._outer = enter(Region(entry.owner, policies, rules, entry.cache, entry.unmatched))
+                need_products(entry.active, matched, call.model)
+        inside = _policies_in_module(entry.plan_key, call.path)
+        policies = dict(zip(entry.policies, inside, strict=True))
+        self._outer = enter(Region(entry.owner, policies, inside, entry.cache, entry.unmatched))
         super().__enter__()
 
     def __exit__(self, *error: object) -> None:
@@ -122,12 +127,12 @@ class _RunningByPolicy(module_path.running):
         leave(self._outer)
 
 
-def need_products(rules: Iterable[Policy], patterns: Container[str], model: Any) -> None:
+def need_products(policies: Iterable[Policy], patterns: Container[str], model: Any) -> None:
     """Raise ConfigError where one of `patterns` gives a recipe to modules of `model` without a weight matrix.
 
     A recipe would do nothing with them, as with norms.
     """
-    for pattern, found in [entry for rule in rules for entry in rule.modules]:
+    for pattern, found in [entry for policy in policies for entry in policy.modules]:
         if pattern not in patterns or not isinstance(found, QuantizationRecipe):
             continue
         matched = [module for path, module in model.named_modules() if path and matches(pattern, path)]
@@ -137,5 +142,5 @@ def need_products(rules: Iterable[Policy], patterns: Container[str], model: Any)
 
 
 @lru_cache(10_000)  # a module is called in every step
-def _rules_in_module(rules: tuple[Policy | None, ...], path: str) -> tuple[Policy | None, ...]:
-    return tuple([rule and rule.in_module(path) for rule in rules])
+def _policies_in_module(policies: tuple[Policy | None, ...], path: str) -> tuple[Policy | None, ...]:
+    return tuple([policy and policy.in_module(path) for policy in policies])

@@ -61,8 +61,8 @@ def add_norm(
         return total, norm(total)
     normed, region = residual.array.dtype, policy.region()
     if region is not None and readers and all(map(_is_unhooked, readers)) and not _have_policies_of_their_own(readers):
-        rule = region.policies[backends.backend_of(on_device(residual.array)).name]
-        normed = normed if rule is None else rule.low_dtype
+        active = region.policies[backends.backend_of(on_device(residual.array)).name]
+        normed = normed if active is None else active.low_dtype
     return _fused_sum(residual, branch, dropout, norm, normed)
 
 
@@ -114,8 +114,7 @@ def _is_fusible(residual: Tensor, branch: Tensor, dropout: Module, norm: Module)
     if region is None:
         exact = dtype in (float32, branch.array.dtype)
     else:
-        rules = (rule for rule in region.rules if rule is not None)
-        exact = dtype == float32 and all(rule.category("layer_norm") is Cast.FP32 for rule in rules)
+        exact = dtype == float32 and all(each.category("layer_norm") is Cast.FP32 for each in region.active)
     return exact and not (_has_hooks(dropout) or _has_hooks(norm) or _overrides() - {"add_layer_norm"})
 
 
@@ -195,25 +194,25 @@ def _has_hooks(module: Module) -> bool:
     return ((module._has_own_hooks or hooks.everywhere) and hooks.has_hooks(module)) or "forward" in module.__dict__
 
 
-def _rules() -> list[Policy]:
+def _active_policies() -> list[Policy]:
     region = policy.region()
-    return [] if region is None else [rule for rule in region.rules if rule is not None]
+    return [] if region is None else region.active
 
 
 def _overrides() -> set[str]:
     # The ops whose categories an active policy overrides.
-    return {op for rule in _rules() for op, _ in rule.overrides}
+    return {op for each in _active_policies() for op, _ in each.overrides}
 
 
 def _have_dtypes_of_their_own(modules: tuple[Module, ...]) -> bool:
     # Whether an active policy gives one of `modules` another dtype than the module that is running, or quantizes them.
-    return any(rule.recipe is not None for rule in _rules()) or _have_policies_of_their_own(modules)
+    return any(each.recipe is not None for each in _active_policies()) or _have_policies_of_their_own(modules)
 
 
 def _have_policies_of_their_own(modules: tuple[Module, ...]) -> bool:
-    rules = [rule for rule in _rules() if rule.modules]
-    if not rules:
+    by_module = [each for each in _active_policies() if each.modules]
+    if not by_module:
         return False
     call = module_path.current()
     paths = [None if call is None else call.paths.get(id(module)) for module in modules]
-    return any(path is None or rule.in_module(path) is not rule for rule in rules for path in paths)
+    return any(path is None or each.in_module(path) is not each for each in by_module for path in paths)

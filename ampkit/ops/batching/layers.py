@@ -53,7 +53,7 @@ def scaled(call: Call) -> Done | None:
     saved = dict(zip(names[:2], call.arrays[:2], strict=True))
     x = expand(call.arrays[0], call.level)
     none = [None] * (len(names) - 1)
-    wide = replace(call.plan.answering(wide_dtype(call.plan)), narrows=False)
+    wide = replace(call.plan.with_output(wide_dtype(call.plan)), narrows=False)
     ran = Ran(call.op, [x.data, *none], call.params, wide) if each else None
     if ran is None:
         own = Ran(call.op, [x.data, *call.arrays[1:]], call.params, call.plan)
@@ -97,7 +97,7 @@ def _row(call: Call, i: int, like: Any) -> Any:
 
 
 def _standard(call: Call, x: Any, none: list[None]) -> Any:
-    return Ran(call.op, [x.data, *none], call.params, call.plan.answering(wide_dtype(call.plan))).out
+    return Ran(call.op, [x.data, *none], call.params, call.plan.with_output(wide_dtype(call.plan))).out
 
 
 def _scale_gradients(call: Call, dy: Any, needs: Any, standard: Any) -> list[Any]:

@@ -48,7 +48,7 @@ def of_one_shape(call: Call) -> Done | None:
 
 
 def _wide(call: Call) -> Any:
-    return call.plan.answering(wide_dtype(call.plan))
+    return call.plan.with_output(wide_dtype(call.plan))
 
 
 def of_classes(call: Call) -> Done | None:

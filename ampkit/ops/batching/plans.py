@@ -19,7 +19,7 @@ def wide_dtype(plan: CastPlan) -> Any:
 
 def run(call: Call, op: Any, arrays: Sequence[Any], *params: Any, dtype: Any = None) -> Any:
     """The output of `op` on arrays in `dtype`, by default that of the call's result."""
-    return Ran(op, arrays, params, call.plan.answering(call.plan.out if dtype is None else dtype)).out
+    return Ran(op, arrays, params, call.plan.with_output(call.plan.out if dtype is None else dtype)).out
 
 
 def summed(array: Any, axes: tuple[int, ...], dtype: Any) -> Any:

@@ -103,7 +103,7 @@ def _linear_of_each(call: Call) -> tuple[Any, Any]:
 
 
 def _undropped(call: Call) -> Any:
-    return call.plan.answering(call.plan.out)
+    return call.plan.with_output(call.plan.out)
 
 
 def product(call: Call) -> Done | None:
@@ -168,7 +168,7 @@ def outer(call: Call) -> Done | None:
     from ..pointwise.arithmetic import mul
 
     a, b = (expand(x, call.level).data for x in call.arrays)
-    ran = Ran(mul, [a[:, :, None], b[:, None, :]], (), call.plan.answering(call.plan.out))
+    ran = Ran(mul, [a[:, :, None], b[:, None, :]], (), call.plan.with_output(call.plan.out))
 
     def backward(dys: list[Any], needs: Any, summing: bool) -> Sequence[Any]:
         wide = [None if n is None else dys[0].dtype for n in needs]

@@ -118,7 +118,7 @@ def _computes_gradients(inputs: Sequence[Tensor | None], weight: Tensor | None) 
     if not wanted or packing or used or (weight is not None and weight.requires_grad):
         return False
     region = policy.region()
-    return region is None or all(rule is None or rule.recipe is None for rule in region.rules)
+    return region is None or all(each.recipe is None for each in region.active)
 
 
 def _sum_with_gradients(
