@@ -84,9 +84,7 @@ def runner(op: Any) -> Callable[..., Any]:
             if device is not None:
                 backends.gpus.leave(device)
         if type(out) is tuple:
-            made: Any = tuple([Tensor(o) for o in out])
-            for one in made:
-                one._version_counter = [0]  # a plain list, as of every result
+            made: Any = _results(out)
             first = made[0]
         else:
             made = first = _new(Tensor)  # its constructor, written out
@@ -113,14 +111,26 @@ def runner(op: Any) -> Callable[..., Any]:
             elif out.dtype in DIFFERENTIABLE:
                 made._edge = (node, 0, out.shape, out.dtype)
         if observers:
-            read = tuple([a for a in arrays if hasattr(a, "dtype")])
             what = {"op": op, "operands": inputs, "params": params, "plan": plan, "kernel": kernel, "node": node}
-            notify_end(op.name, read, out, FORWARD, **what)
-            for recorder in recorders:
-                recorder.met(inputs)
+            _notify(arrays, out, what)
         return made
 
     return run
+
+
+def _results(outs: tuple[Any, ...]) -> tuple[Tensor, ...]:
+    made = tuple([Tensor(o) for o in outs])
+    for one in made:
+        one._version_counter = [0]  # a plain list, as of every result
+    return made
+
+
+def _notify(arrays: list[Any], out: Any, what: dict[str, Any]) -> None:
+    # Tell observers of a call, and recorders of the tensors that it read.
+    read = tuple([a for a in arrays if hasattr(a, "dtype")])
+    notify_end(what["op"].name, read, out, FORWARD, **what)
+    for recorder in recorders:
+        recorder.met(what["operands"])
 
 
 def _link_views(op: Any, params: Any, parent: Tensor, made: Any) -> None:

@@ -91,34 +91,20 @@ def leave_to_load(state: Mapping[str, Any], prefix: str) -> None:
 def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -> Keys:
     """Copy the values of `state` into `module`; see Module.load_state_dict."""
     where = f"{type(module).__name__}.load_state_dict"
-    if not isinstance(state, Mapping):
-        raise DTypeError(where, "a dict of tensors by name", f"a {type(state).__name__}")
-    if strange := [name for name in state if not isinstance(name, str)]:
-        raise DTypeError(where, "strings as names", repr(strange[0]))
+    _need_names(where, state)
     own, keys, errors = dict(named(module)), Keys([], []), list[str]()
     metadata = getattr(state, "_metadata", None) or {}
     state = _prepared(module, _renamed(module, state), metadata, strict, keys, errors)
-    for lead in [lead for lead, _ in _parts(module, "") if lead not in state.left]:
-        own = {name: tensor for name, tensor in own.items() if name.rpartition(".")[0] != lead[:-1]}
-        below = tuple(f"{lead}{name}." for name in module.get_submodule(lead[:-1])._modules)
-        for name in [name for name in state if name.startswith(lead) and not name.startswith(below)]:
-            del state[name]
+    own = _left_to_load(module, own, state)
     scalings = {name: state.pop(name + delayed.SUFFIX) for name in own if name + delayed.SUFFIX in state}
     extra = {lead + EXTRA: part for lead, part in _parts(module, "") if _defines(part, "set_extra_state")}
-    present = {id(tensor) for name, tensor in own.items() if name in state}
-    absent = [name for name, tensor in own.items() if (id(tensor) not in present if strict else name not in state)]
-    missing = [*keys.missing_keys, *absent]
-    missing += [name for name in extra if name not in state]
-    unexpected = [*keys.unexpected_keys, *(name for name in state if name not in own and name not in extra)]
-    given = [name for name in own if name in state]
-    lazy = {name for name in given if isinstance(own[name], Uninitialized)}
-    if shapeless := [n for n in given if n not in lazy and isinstance(state[n], Uninitialized)]:
-        raise StateError(where, "tensors with a shape", f"an uninitialized one as {shapeless[0]!r}", RUN_FIRST)
-    given = [name for name in given if not isinstance(state[name], Uninitialized)]
-    values = {name: _values(where, name, state[name]) for name in given}
-    pairs = [(name, own[name].array.shape, values[name].shape) for name in given if name not in lazy]
-    misfits = [(name, tuple(shape), tuple(new)) for name, shape, new in pairs if shape != new]
-    found = Keys(missing, unexpected)
+    missing, unexpected = found = _compared(own, extra, state, strict, keys)
+    values = _checked_values(where, own, state)
+    misfits = [
+        (name, tuple(own[name].array.shape), tuple(value.shape))
+        for name, value in values.items()
+        if not isinstance(own[name], Uninitialized) and own[name].array.shape != value.shape
+    ]
     later = any("load" in part.__dict__.get("_state_hooks", {}) for part in module.modules())
     if misfits or errors or (strict and not later and (missing or unexpected)):
         keys = found if strict else Keys([], [])
@@ -127,9 +113,9 @@ def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -
         if assign and own[name].requires_grad and not dtypes.is_float(value.dtype):
             needs = f"a floating-point dtype as {name!r}"
             raise DTypeError(f"{where} with assign", needs, value.dtype.name)
-    for name, value in values.items():
+    for name, value in values.items():  # all is checked: from here on the module changes
         _write(own[name], value, state[name] if assign else None)
-    for name in given:
+    for name in values:
         delayed.load_state(own[name], scalings.get(name))
     for name, part in extra.items():
         if name in state:
@@ -139,6 +125,41 @@ def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -
     if strict and (missing or unexpected):  # after hooks that may take names out
         raise mismatch(where, found, [], _cure(*found, state, list(own)))
     return found
+
+
+def _need_names(where: str, state: Any) -> None:
+    if not isinstance(state, Mapping):
+        raise DTypeError(where, "a dict of tensors by name", f"a {type(state).__name__}")
+    if strange := [name for name in state if not isinstance(name, str)]:
+        raise DTypeError(where, "strings as names", repr(strange[0]))
+
+
+def _left_to_load(module: Module, own: dict[str, Tensor], state: _Given) -> dict[str, Tensor]:
+    """`own` without the modules that have loaded themselves, whose entries are taken out of `state`."""
+    for lead in [lead for lead, _ in _parts(module, "") if lead not in state.left]:
+        own = {name: tensor for name, tensor in own.items() if name.rpartition(".")[0] != lead[:-1]}
+        below = tuple(f"{lead}{name}." for name in module.get_submodule(lead[:-1])._modules)
+        for name in [name for name in state if name.startswith(lead) and not name.startswith(below)]:
+            del state[name]
+    return own
+
+
+def _compared(own: Mapping[str, Tensor], extra: Any, state: _Given, strict: bool, hooked: Keys) -> Keys:
+    """The keys that the module or the state has alone, after those that hooks listed; see Module.load_state_dict."""
+    present = {id(tensor) for name, tensor in own.items() if name in state}
+    absent = [name for name, tensor in own.items() if (id(tensor) not in present if strict else name not in state)]
+    missing = [*hooked.missing_keys, *absent, *(name for name in extra if name not in state)]
+    return Keys(missing, [*hooked.unexpected_keys, *(name for name in state if name not in own and name not in extra)])
+
+
+def _checked_values(where: str, own: Mapping[str, Tensor], state: _Given) -> dict[str, Array]:
+    """The arrays of the state by name; of lazy layers that have no shape on either side, none."""
+    given = [name for name in own if name in state]
+    shapeless = [name for name in given if isinstance(state[name], Uninitialized)]
+    for name in shapeless:
+        if not isinstance(own[name], Uninitialized):
+            raise StateError(where, "tensors with a shape", f"an uninitialized one as {name!r}", RUN_FIRST)
+    return {name: _values(where, name, state[name]) for name in given if name not in shapeless}
 
 
 def _write(tensor: Tensor, value: Array, source: Any) -> None:

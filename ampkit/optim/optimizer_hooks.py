@@ -100,11 +100,7 @@ def with_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
         try:
             for hook in [*_everywhere["step_pre"].values(), *self._hooks.get("step_pre", {}).values()]:
                 made = hook(self, given, kwargs)
-                if made is not None:
-                    if not isinstance(made, tuple) or len(made) != 2:
-                        needs = "None or (args, kwargs) from a hook before the step"
-                        raise DTypeError(f"{type(self).__name__}.step", needs, f"a {type(made).__name__}")
-                    given, kwargs = made
+                given, kwargs = (given, kwargs) if made is None else _arguments(self, made)
             out = step(*given, **kwargs)
             for hook in [*self._hooks.get("step_post", {}).values(), *_everywhere["step_post"].values()]:
                 hook(self, given, kwargs)
@@ -113,6 +109,14 @@ def with_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
         return out
 
     return hooked
+
+
+def _arguments(optimizer: Any, made: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    # The arguments for `step` that a hook returned.
+    if not isinstance(made, tuple) or len(made) != 2:
+        needs = "None or (args, kwargs) from a hook before the step"
+        raise DTypeError(f"{type(optimizer).__name__}.step", needs, f"a {type(made).__name__}")
+    return made
 
 
 def counted(step: Callable[..., Any]) -> Callable[..., Any]:

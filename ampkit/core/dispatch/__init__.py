@@ -306,9 +306,14 @@ def _backward(
 # Products and convolutions whose kernels are chosen by time.
 
 
+def _is_registered(primitive: Primitive, kernel: Kernel, backend: str) -> bool:
+    # Whether the CPU has `kernel` among those that may take each other's place.
+    return backend == "cpu" and (kernel is primitive.reference or kernel in primitive.kernels_of(backend))
+
+
 def _chosen_forward(choices: Choices, op: Any, kernel: Kernel, arrays: Sequence[Any], params: Any, *how: Any) -> Kernel:
     primitive, backend = op.forward, backends.backend_of(arrays[0]).name
-    if backend != "cpu" or (kernel is not primitive.reference and kernel not in primitive.kernels_of(backend)):
+    if not _is_registered(primitive, kernel, backend):
         return kernel  # a format's
 
     def candidates() -> list[Kernel]:
@@ -325,7 +330,7 @@ def _chosen_backward(choices: Choices, op: Any, kernel: Kernel, call_of: tuple[A
     dy, saved, needs, params, compute, versions = call_of
     primitive, items = op.backward_primitive, vars(saved)
     backend = backends.backend_of(dy[0] if type(dy) is tuple else dy).name
-    if backend != "cpu" or (kernel is not primitive.reference and kernel not in primitive.kernels_of(backend)):
+    if not _is_registered(primitive, kernel, backend):
         return kernel  # that of a forward, which reads what that saved
 
     def candidates() -> list[Kernel]:
