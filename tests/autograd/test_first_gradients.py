@@ -7,7 +7,7 @@ import pytest
 
 import ampkit
 from ampkit import nn, ops, optim
-from ampkit.core.autograd.accumulate import is_sole_reference
+from ampkit.core.autograd.leaf_gradient import is_sole_reference, owned_parts
 
 N = 300
 
@@ -155,6 +155,137 @@ def test_broadcast_gradients_are_copied_into_whole_memory(kept):
     assert x.grad.array.flags.c_contiguous
     x.grad.add_(ops.eye(N))
     assert x.grad.numpy().sum() == N * N + N
+
+
+def shares(*leaves):
+    """Whether the gradients of leaves are parts of one array."""
+    first, *others = [leaf.grad.array.base for leaf in leaves]
+    return first is not None and all(other is first for other in others)
+
+
+@pytest.mark.cpu  # where NumPy's arrays tell who refers to their memory
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("dtype", [ampkit.float32, ampkit.bfloat16], ids=str)
+@pytest.mark.parametrize("join", [ops.cat, ops.stack])
+def test_leaves_that_were_joined_keep_parts_of_one_gradient(join, dtype, compiled):
+    x, y = leaf(dtype), leaf(dtype)
+
+    def step(scale):
+        z = join([x, y])
+        (z * z * scale).sum().backward()
+
+    (ampkit.compile(step) if compiled else step)(3)
+    assert shares(x, y)
+    assert not np.shares_memory(x.grad.array, y.grad.array)
+    expected = 6 * x.detach().float().numpy()
+    for one in (x, y):
+        np.testing.assert_allclose(one.grad.float().numpy(), expected, rtol=2e-2 if dtype == ampkit.bfloat16 else 1e-6)
+    before = y.grad.clone()
+    optim.clip_grad_norm_([x], 1e-3)
+    (x * 2).sum().backward()
+    x.grad.add_(1)
+    np.testing.assert_array_equal(y.grad.numpy(), before.numpy())
+
+
+@pytest.mark.cpu
+def test_a_leaf_that_was_joined_twice_sums_into_its_part():
+    x, y = leaf(), leaf()
+    factor = ampkit.cat([ampkit.full((N, N), value) for value in (1.0, 2.0, 4.0)])
+    (ops.cat([x, y, x]) * factor).sum().backward()
+    assert shares(x, y)
+    np.testing.assert_array_equal(x.grad.numpy(), 5)
+    np.testing.assert_array_equal(y.grad.numpy(), 2)
+
+
+def test_a_joined_leaf_shares_no_memory_with_what_else_holds_the_gradient():
+    def user(z, x, y, seen):
+        seed = ampkit.ones_like(z)
+        z.backward(seed)
+        seen.append(seed)
+
+    def retained(z, x, y, seen):
+        z.retain_grad()
+        (z * 1).sum().backward()
+        seen.append(z.grad)
+
+    def hooked(z, x, y, seen):
+        z.register_hook(seen.append)
+        (z * 1).sum().backward()
+
+    def node_hooked(z, x, y, seen):
+        z.grad_fn.register_prehook(lambda gradients: seen.extend(gradients))
+        (z * 1).sum().backward()
+
+    def other_node(z, x, y, seen):  # the sum hands its gradient to both
+        w = leaf(shape=z.shape)
+        ((z + w) * 1).sum().backward()
+        seen.append(w.grad)
+
+    def viewed(z, x, y, seen):
+        z.register_hook(lambda gradient: seen.append(gradient[:1]))
+        (z * 1).sum().backward()
+
+    for hold in (user, retained, hooked, node_hooked, other_node, viewed):
+        x, y, seen = leaf(), leaf(), []
+        hold(ops.cat([x, y]), x, y, seen)
+        x.grad.zero_()
+        y.grad.zero_()
+        assert len(seen) == 1, hold.__name__
+        np.testing.assert_array_equal(seen[0].numpy(), 1, hold.__name__)
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: ops.cat([x, ops.ones(9 * N, N)]),  # nine tenths of the memory would be of no use
+        lambda x, y: ops.cat([x] * 9),
+        lambda x, y: ops.cat([x, y, ops.ones(N, N)]),  # y has a gradient
+        lambda x, y: ops.cat([x, y], 1),
+        lambda x, y: ops.cat([x.t(), y.t()]),
+        lambda x, y: ops.cat([x, y.double()]),
+        lambda x, y: ops.stack([x, y], 1),
+    ],
+)
+def test_parts_that_would_waste_memory_or_have_another_layout_are_copied(function):
+    x, y = leaf(), leaf()
+    y.grad = ampkit.zeros(N, N)
+    (function(x, y) * 2).sum().backward()
+    assert x.grad.array.nbytes == N * N * 4
+    assert x.grad.array.base is None or x.grad.array.base.nbytes <= N * N * 4 + (1 << 13)
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize(
+    ("take", "found"),
+    [
+        (lambda whole, held: [whole[:N], whole[N:]], {0, 1}),
+        (lambda whole, held: [whole[:N], None, whole[N:]], set()),
+        (lambda whole, held: [whole[:N], whole[: 2 * N][N:], None], {0, 1}),
+        (lambda whole, held: [whole[:N], whole[N // 2 : N // 2 + N]], set()),
+        (lambda whole, held: [whole[:N], whole[:N]], set()),
+        (lambda whole, held: [whole[::2], whole[1::2]], set()),
+        (lambda whole, held: [whole[:N], held.append(whole[N:]) or held[-1]], set()),
+        (lambda whole, held: [whole[:N], whole[N:], whole[held.append(whole) or slice(1)]], set()),
+    ],
+)
+def test_owned_parts(take, found):
+    held, leaves = [], [(leaf(),) for _ in range(3)]
+    gradients = take(np.ones((2 * N, N), np.float32), held)
+    assert owned_parts(leaves, gradients) == found
+
+
+@pytest.mark.cpu
+def test_a_part_of_a_gradient_that_flows_on_changes_no_leaf():
+    x, y = leaf(), leaf()
+    inner = []
+    z = y * 1
+    z.register_hook(lambda gradient: inner.append(gradient))
+    (ops.cat([x, z]) * 2).sum().backward()
+    inner[0].zero_()
+    x.grad.mul_(2)
+    np.testing.assert_array_equal(x.grad.numpy(), 4)
+    np.testing.assert_array_equal(y.grad.numpy(), 2)
 
 
 @pytest.mark.cpu

@@ -234,6 +234,7 @@ COPIES = [
     *CASTS,
     Case("cat of columns", lambda lib, x, y: lib.cat([x, y], -1), several(2), "transposed"),
     Case("cat of rows", lambda lib, x, y: lib.cat([x, y], 0), several(2), "transposed"),
+    Case("cat of rows, times 2", lambda lib, x, y: lib.cat([x, y], 0) * 2, several(2)),
     Case("transpose, contiguous", lambda lib, x: x.transpose(-1, -2).contiguous(), one(ROWS)),
     Case("permute (0,2,1,3), contiguous", lambda lib, x: x.permute(0, 2, 1, 3).contiguous(), one(HEADS)),
     Case(

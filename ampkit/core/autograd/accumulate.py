@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
 
-from ampkit.backends.launch_queue import queue
 from ampkit.base.dtypes import LOW, NARROW, DType, accumulator, float32, float64, name_of
 from ampkit.base.errors import DTypeError, ShapeError
 
@@ -80,32 +78,6 @@ def _lead(node: Any, gradient: Any, shape: tuple[int, ...]) -> int:
         got = type(gradient).__name__ if found is None else str(tuple(found))
         raise ShapeError(f"{node.op.name}_backward", f"a gradient of the input's shape {tuple(shape)}", got)
     return lead
-
-
-def is_sole_reference(gradients: list[Any], place: int) -> bool:
-    """Whether nothing but the list and one variable of the caller refers to the array at `place`, or to its memory.
-
-    Then it can be kept without a copy. False for an array that is not writeable, for one whose elements are not dense,
-    or a small part of memory that it would keep alive, and on devices whose arrays are not NumPy's.
-    """
-    array = gradients[place]
-    if type(array) is not np.ndarray or not array.flags.writeable or not is_dense(array):
-        return False
-    count, memory = sys.getrefcount(gradients[place]), array
-    if queue.waiting:
-        count -= queue.held.references(array)  # which it drops before anything else reads or writes the memory
-    if count != _SOLE + 2:  # the caller's variable and the one here
-        return False
-    while isinstance(memory.base, np.ndarray):
-        if sys.getrefcount(memory.base) != _SOLE:
-            return False
-        memory = memory.base
-    return memory.base is None and 0 <= memory.nbytes - array.nbytes <= _SPARE_BYTES
-
-
-_SPARE_BYTES = 1 << 13  # what an allocator adds for alignment and by rounding to pages
-_sample = [np.empty(1)]
-_SOLE = sys.getrefcount(_sample[0])  # of an object that one list alone refers to, which differs between Pythons
 
 
 def is_dense(array: Any) -> bool:

@@ -24,9 +24,9 @@ from ..module_path import following, running
 from ..parameter import Parameter
 from ..tensor import Edge, Tensor
 from . import hooks
-from .accumulate import is_sole_reference, join_repeated, reduce_to_input
+from .accumulate import join_repeated, reduce_to_input
 from .gradient_edge import GradientEdge
-from .leaf_gradient import accumulate, sum_of
+from .leaf_gradient import accumulate, is_sole_reference, owned_parts, sum_of
 from .node import Node
 from .node_hooks import run_after, run_before
 from .reachable import complete_after, grows, may_precede, nodes_below, paths_to
@@ -290,7 +290,7 @@ class BackwardPass:
             queue.flush()
         if len(gradients) > _FEW:
             join_repeated(node.edges, gradients)
-        tag = node.tag or self.tag
+        tag, parts = node.tag or self.tag, owned_parts(node.edges, gradients)
         for place in range(len(gradients)):  # indices, as an iterator would hold another reference to the gradient
             gradient, edge = gradients[place], node.edges[place]
             if edge is None or gradient is None:
@@ -302,7 +302,8 @@ class BackwardPass:
             if type(gradient) is not np.ndarray or not gradient.dtype is need is dtype or gradient.shape != shape:
                 reduced = self._reduce_observed if observe.observers else reduce_to_input
                 gradient = gradients[place] = reduced(node, gradient, shape, need, dtype)  # most need no change
-            owned = isinstance(source, Tensor) and is_sole_reference(gradients, place)
+                parts.discard(place)
+            owned = isinstance(source, Tensor) and (place in parts or is_sole_reference(gradients, place))
             gradients[place] = None
             self.add(source, index, gradient, tag, owned)
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
+import numpy as np
+
+from ampkit.backends.launch_queue import queue
 from ampkit.base import observe
 from ampkit.base.errors import ShapeError
 
 from ..casts import is_traced
+from ..storage import overlapping
 from ..tensor import Tensor
-from .accumulate import sum_gradients
+from .accumulate import is_dense, sum_gradients
 from .node import Node
 from .scale_tag import ScaleTag
 from .traced_array import TracedArray
@@ -47,3 +52,62 @@ def accumulate(leaf: Tensor, gradient: Any, tag: ScaleTag | None, owned: bool = 
         before, made = leaf._grad, Tensor(leaf._grad.exposed())  # an optimizer may hold the memory
         made._version_counter, made._scale_tag = before._version_counter, before._scale_tag
         made._tape_edge, leaf._grad = total._tape_edge, made
+
+
+def is_sole_reference(gradients: list[Any], place: int) -> bool:
+    """Whether nothing but the list and one variable of the caller refers to the array at `place`, or to its memory.
+
+    Then it can be kept without a copy. False for an array that is not writeable, for one whose elements are not dense,
+    or a small part of memory that it would keep alive, and on devices whose arrays are not NumPy's.
+    """
+    array = gradients[place]
+    if type(array) is not np.ndarray or not array.flags.writeable or not is_dense(array):
+        return False
+    count = sys.getrefcount(gradients[place])
+    if queue.waiting:
+        count -= queue.held.references(array)  # which it drops before anything else reads or writes the memory
+    if count != _SOLE + 2:  # the caller's variable and the one here
+        return False
+    owner = _sole_owner(array)
+    return owner is not None and 0 <= owner.nbytes - array.nbytes <= _SPARE_BYTES
+
+
+def owned_parts(edges: Any, gradients: list[Any]) -> set[int]:
+    """The places of gradients that leaves can keep without a copy, as parts of one array that nothing else refers to.
+
+    So are those of `cat` of rows. The parts do not overlap: what changes one of them changes no other. Each keeps the
+    whole array alive, so there are none where less than half of that memory is theirs.
+    """
+    memory = getattr(gradients[0], "base", None) if len(gradients) > 1 else None
+    if memory is None or getattr(gradients[1], "base", None) is not memory or queue.waiting:
+        return set()
+    places = [place for place in range(len(gradients)) if gradients[place] is not None]
+    if any(getattr(gradients[place], "base", None) is not memory for place in places):
+        return set()
+    counts = {sys.getrefcount(gradients[place]) for place in places}
+    if counts != {_SOLE} or not isinstance(memory, np.ndarray) or not memory.flags.writeable:
+        return set()
+    owner = _sole_owner(memory) if sys.getrefcount(memory) == _SOLE + len(places) else None
+    overlaps = dict(zip(places, overlapping([gradients[place] for place in places]), strict=True))
+    first = {id(edges[place][0]): place for place in reversed(places) if edges[place] is not None}  # of each leaf
+    found = {place for place in first.values() if not overlaps[place] and _keeps(edges[place][0], gradients[place])}
+    kept = sum([gradients[place].nbytes for place in found])
+    return found if owner is not None and 2 * kept >= owner.nbytes else set()
+
+
+def _keeps(leaf: Any, gradient: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf._grad is None and leaf._can_keep(gradient)
+
+
+def _sole_owner(memory: Any) -> Any:
+    # The array that owns the memory, if nothing refers to it but, at last, the base of `memory`; else None.
+    while isinstance(memory.base, np.ndarray):
+        if sys.getrefcount(memory.base) != _SOLE:
+            return None
+        memory = memory.base
+    return memory if memory.base is None else None
+
+
+_SPARE_BYTES = 1 << 13  # what an allocator adds for alignment and by rounding to pages
+_sample = [np.empty(1)]
+_SOLE = sys.getrefcount(_sample[0])  # of an object that one list alone refers to, which differs between Pythons

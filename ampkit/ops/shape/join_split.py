@@ -57,6 +57,9 @@ def cat(tensors: Iterable[Tensor], dim: int = 0) -> Tensor:
     """The tensors concatenated along `dim`, in their widest dtype. Raises ShapeError if the other axes differ.
 
     A tensor of shape [0] is skipped whatever the other shapes, as in PyTorch.
+
+    The gradients of leaves that were joined along their first axis may be parts of one array, on a CPU: each keeps the
+    whole array alive, as in PyTorch. None is part of an array that something else holds, as a `backward(gradient)`.
     """
     return cat_(_reshape_empty(_nonempty_list("cat", tensors), dim), dim)
 
@@ -91,7 +94,10 @@ def stack_backward(dy, saved, needs, dim):
 
 
 def stack(tensors: Iterable[Tensor], dim: int = 0) -> Tensor:
-    """The tensors stacked along a new axis at `dim`, in their widest dtype. Raises ShapeError if shapes differ."""
+    """The tensors stacked along a new axis at `dim`, in their widest dtype. Raises ShapeError if shapes differ.
+
+    Gradients of leaves may be parts of one array, as those of `cat`.
+    """
     return stack_(_nonempty_list("stack", tensors), dim)
 
 
