@@ -102,8 +102,13 @@ void plain_loop(const float* const* operands, float* result, int64 n) {
 }
 
 // What the results of a function of FUNCTION_SHORT are: results of arithmetic, or elements of its operands but for the
-// sign, or also halves of them, or gradients that are dy or 0.
-enum Results { COMPUTED, MOVED, HALVED, GATED };
+// sign, or also halves of them, or gradients that are dy or 0. Numbers are rounded to the stored dtype, except COMPUTED, and
+// those of a threshold that elements are compared with.
+enum Results { COMPUTED, MOVED, HALVED, GATED, MOVED_ABOVE, GATED_ABOVE };
+constexpr bool is_gated(Results results) { return results == GATED || results == GATED_ABOVE; }
+constexpr bool rounds_number(Results results, int operand) {
+    return results == MOVED_ABOVE ? operand != 1 : results == GATED_ABOVE ? operand == 0 : results != COMPUTED;
+}
 
 }  // namespace
 
@@ -135,16 +140,16 @@ template <class F, int RESULT, Results RESULTS, class T, int ROWS>
 void stored_loop(const void* const* rows, const float* numbers, void* to, int64 n) {
     const T *__restrict a = static_cast<const T*>(rows[0]), *__restrict b = static_cast<const T*>(rows[1]),
             *__restrict c = static_cast<const T*>(rows[2]);
-    auto number = [=](int64 i) { return RESULTS != COMPUTED ? rounded_to<T>(numbers[i]) : numbers[i]; };
+    auto number = [=](int i) { return rounds_number(RESULTS, i) ? rounded_to<T>(numbers[i]) : numbers[i]; };
     const float number_a = number(0), number_b = number(1), number_c = number(2), d = number(3);
     T* __restrict result = static_cast<T*>(to);
     // dy or 0 as a choice becomes a load of dy with a mask, which takes 1.2 to 1.4 times as long as dy & mask (AMD Zen 4).
     [[maybe_unused]] const float ones = __builtin_bit_cast(float, elementwise_ones);
     SIMD_STORE for (int64 i = 0; i < n; i++) {
         float first = ROWS & 1 ? float(a[i]) : number_a;
-        float found = compute<F, RESULT>(RESULTS == GATED ? ones : first, ROWS & 2 ? float(b[i]) : number_b,
+        float found = compute<F, RESULT>(is_gated(RESULTS) ? ones : first, ROWS & 2 ? float(b[i]) : number_b,
                                          ROWS & 4 ? float(c[i]) : number_c, d);
-        if constexpr (RESULTS == GATED) found = __builtin_bit_cast(float, bits_of(first) & bits_of(found));
+        if constexpr (is_gated(RESULTS)) found = __builtin_bit_cast(float, bits_of(first) & bits_of(found));
         store_result<RESULTS>(result[i], found);
     }
 }
@@ -168,7 +173,8 @@ constexpr bool is_among(const char* names, const char* name) {
 
 constexpr Results results_of(const char* name, int result) {
     if (is_among(" Maximum Minimum ", name)) return result == VALUE ? MOVED : HALVED;
-    if (is_among(" Relu Threshold Clamp HardTanh NanToNum ", name)) return result == VALUE ? MOVED : GATED;
+    if (is_among(" Threshold ", name)) return result == VALUE ? MOVED_ABOVE : GATED_ABOVE;
+    if (is_among(" Relu Clamp HardTanh NanToNum ", name)) return result == VALUE ? MOVED : GATED;
     return is_among(" Neg Abs ", name) ? MOVED : COMPUTED;
 }
 
