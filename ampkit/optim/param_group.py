@@ -95,6 +95,7 @@ class ParamGroup(MutableMapping[str, Any]):
     def read_by_steps(self, reads: Any) -> Iterator[tuple[Callable[[Any], Any], Any]]:
         """Where a step reads options on the host, for recorded ones (see core/capture/host_reads.py)."""
         yield ParamGroup._host_options, self
+        yield ParamGroup._step_classes, self
         for parameter in self._options["params"]:
             reads.visit(parameter)
 
@@ -108,6 +109,10 @@ class ParamGroup(MutableMapping[str, Any]):
         if hasattr(owner, "needs_moment"):
             found += [owner.needs_moment(self, name) for name in owner.moments]
         return tuple(found)
+
+    def _step_classes(self) -> tuple[tuple[int, ...], ...]:
+        # Where a span ends, whose step count is that of its first segment.
+        return tuple([arena.step_classes for arena in self.arenas])
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__

@@ -45,8 +45,9 @@ class Arena:
     share them out. copies: flat 16-bit copies of the master weights by dtype. starts: where the segments begin. steps:
     int64 [segments] on the device, the steps that each segment has taken, which skipped ones are not among.
     step_classes: a number per segment, on the host; those of one number are equal in `steps`, since they have been
-    present at the same steps. random_bits: what this step's stochastic rounding of weights draws from, else None; the
-    moments draw from the calls after it. shardings: how ranks share its parameters out, by their groups.
+    present at the same steps; another tuple where they differ, as recorded steps compare it. random_bits: what this
+    step's stochastic rounding of weights draws from, else None; the moments draw from the calls after it. shardings:
+    how ranks share its parameters out, by their groups.
     stages: the ranks that have other parameters of the same model, or None.
 
     The optimizer holds the arena and its segments, a segment its parameter and the arena; the arena knows the optimizer
@@ -81,7 +82,7 @@ class Arena:
         self.scales: dict[str, Array] = {}
         self.copies: dict[DType, Array] = {}
         self.steps = backend.zeros((len(parameters),), int64)
-        self.step_classes = [0] * len(parameters)
+        self.step_classes = (0,) * len(parameters)
         self._nonfinite: Array = None
         shared = [parameter._sharding for _, parameter in parameters if parameter._sharding is not None]
         self.shardings = {sharding.groups: sharding for sharding in shared}
@@ -186,15 +187,17 @@ class Arena:
         split = [number for number, size in present_sizes.items() if size != sizes[number]]
         unused = max(self.step_classes) + 1
         renumbered = dict(zip(split, range(unused, unused + len(split)), strict=True))
+        numbers = list(self.step_classes)
         for segment in present:
-            number = self.step_classes[segment.index]
-            self.step_classes[segment.index] = renumbered.get(number, number)
+            numbers[segment.index] = renumbered.get(numbers[segment.index], numbers[segment.index])
+        if split:
+            self.step_classes = tuple(numbers)
 
     def load_steps(self, counts: list[int]) -> None:
         """Set the number of steps that each segment has taken."""
         with backends.device_guard(self.steps):
             self.steps[...] = self.backend.asarray(counts, int64)
-        self.step_classes = list(counts)
+        self.step_classes = tuple(counts)
 
 
 class Span:
