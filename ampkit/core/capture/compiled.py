@@ -38,6 +38,8 @@ from ..dispatch.tuning import Choices
 from ..nested import tensors_in
 from ..tensor import Tensor, guard_reads
 from .anew import computing_anew
+from .host_reads import PLAIN
+from .inputs import key_of, sharing
 from .report import Memory, Report, report_of_cpu, report_of_gpu
 from .variant import Variant
 
@@ -59,10 +61,11 @@ def compile(
     """`step` as a callable that is recorded on a GPU and launched as one graph, and fused on a CPU; also a decorator.
 
     step: a function or a module: forward, backward, and what an optimizer and a GradScaler do. Tensors among its
-    arguments may have new values at every call; other shapes, dtypes or other arguments are recorded anew, up to 8
-    kinds, and beyond that run eagerly. warmup: how many calls of a kind run eagerly before it is recorded; they are
-    real steps. What it returns is new memory at every call. On a GPU a step whose result is still on the tape, such as
-    a model's forward alone, runs eagerly.
+    arguments may have new values at every call, and the step may change them in place; other shapes, layouts, dtypes or
+    other arguments are recorded anew, up to 8 kinds, and beyond that run eagerly. warmup: how many calls of a kind run
+    eagerly before it is recorded; they are real steps. What it returns is new memory at every call. On a GPU a step
+    whose result is still on the tape, such as a model's forward alone, runs eagerly, and so does one that reads or
+    writes the gradient of an argument, or changes memory that an argument shares with what is not that argument.
 
     Elementwise launches that follow each other, of forward, backward and casts, run together: what only they read is
     never stored. Each still rounds to its dtype, so that results have the bits of an eager call. `report()` of what
@@ -147,7 +150,7 @@ class Compiled:
             return self._fused(args, kwargs)
         if backend.recording is not None or observe.observers:  # which look at the single ops
             return self.step(*args, **kwargs)
-        key = _frozen((args, kwargs)), _region(backend.name)
+        key = _frozen((args, kwargs)), sharing(given), _region(backend.name)
         sizeless = _frozen((args, kwargs), sizes=False) if self.dynamic else None
         if self.dynamic and self._only_sizes_differ(key, sizeless):
             self._note("a graph has fixed sizes, and with dynamic=True no other is recorded for these")
@@ -161,7 +164,7 @@ class Compiled:
         with backend.here():
             warm = kind.calls < self.warmup
             last = kind.calls == self.warmup - 1
-            out = kind.warm(args, kwargs, last) if warm else kind(args, kwargs, given)
+            out = kind.warm(args, kwargs, given, last) if warm else kind(args, kwargs, given)
         if kind.eager:
             self._note(kind.eager)
             self._need_graph()
@@ -249,14 +252,18 @@ def _frozen(value: Any, sizes: bool = True) -> Any:
     # The key of a variant: tensors by shape, dtype and device, numbers and text by value, all else by identity. Without
     # sizes: tensors by how many axes they have, and whole numbers by their type, as they may be lengths.
     if isinstance(value, Tensor):
-        return value.shape if sizes else value.ndim, value.dtype, value.device, value.requires_grad
+        return key_of(value, sizes)
     if isinstance(value, (list, tuple)):
         return (type(value), *[_frozen(item, sizes) for item in value])
     if isinstance(value, dict):
         return tuple([(key, _frozen(item, sizes)) for key, item in value.items()])
     if type(value) is int and not sizes:
         return int
-    return (type(value), value if isinstance(value, (bool, int, float, str, bytes)) else id(value))
+    if isinstance(value, slice):
+        return (slice, *[_frozen(item, sizes) for item in (value.start, value.stop, value.step)])
+    if isinstance(value, (bool, int, str, bytes)):
+        return type(value), value
+    return type(value), repr(value) if isinstance(value, PLAIN) else id(value)  # repr: -0.0 is not 0.0
 
 
 def _region(backend: str) -> tuple[Any, ...]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..autograd import hooks
+from ..random import Stream
 from ..tensor import Tensor
 from .host_reads import MAX_ITEMS, PLAIN, Reads, Source
 from .recorder import Recorder
@@ -37,7 +38,8 @@ class Guards(Recorder):
 
     device: the backend that captures it, for which values of the CPU's tensors are constants. arguments: of the calls.
     changed_by_step: what the last call changed of it. _gradients: which leaves had a gradient when the step first
-    asked, and where. _written: the leaves whose gradient it writes or drops.
+    asked, and where. _written: the leaves whose gradient it writes or drops. reads_host_memory: whether the last call
+    read values of a tensor of the CPU.
     """
 
     def __init__(self, device: str, step: Callable[..., Any], arguments: Any = ()):
@@ -49,6 +51,8 @@ class Guards(Recorder):
         self._gradients: dict[int, tuple[Tensor, int | None]] = {}
         self._written: dict[int, Tensor] = {}
         self._before: list[tuple[Tensor, Tensor | None, Any, Any]] = []  # those leaves, gradients, arrays, scale tags
+        self._streams: list[tuple[Stream, Any]] = []  # of random numbers, with their states before the call
+        self.reads_host_memory = False
         self._tensors: dict[int, Tensor] = {}
         self._seen: dict[int, Any] = {}  # modules, owners and hooks
         self._add(step, *_objects_in(arguments))
@@ -73,8 +77,10 @@ class Guards(Recorder):
     def begin_call(self) -> None:
         """Before a call that runs the step's Python."""
         self._gradients, self._written, self._before = {}, {}, []
+        self.reads_host_memory = False
         self._add()
         self._states = _with_values(self._generators)
+        self._streams = [(key, key.state()) for read, key, _ in self._guards if read is Stream.state]
 
     def end_call(self) -> None:
         """After it: take the values that the step itself has changed."""
@@ -98,6 +104,15 @@ class Guards(Recorder):
         """Whether leaves that no optimizer holds have gradients after the call: memory that each call makes."""
         written = self._written.values()
         return any(leaf._grad is not None and getattr(leaf, "_arena_segment", None) is None for leaf in written)
+
+    def touches_gradient(self, leaf: Tensor) -> bool:
+        """Whether the call has read, made or dropped the gradient of `leaf`."""
+        return id(leaf) in self._gradients or id(leaf) in self._written
+
+    def restore_streams(self) -> None:
+        """Let streams of random numbers draw again what the call drew, which computed nothing."""
+        for stream, state in self._streams:
+            stream.restore(state)
 
     def restore_gradients(self) -> None:
         """Give the leaves the gradients from before the call, which computed nothing: its recording failed."""
@@ -130,6 +145,9 @@ class Guards(Recorder):
             self._add(value)
 
     # notifications
+
+    def read_on_host(self, tensor: Tensor) -> None:
+        self.reads_host_memory |= isinstance(tensor._array, np.ndarray)
 
     def ran(self, module: Any) -> None:
         self._add_once(module)

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..op import Op
+from ..random import Stream, default
 from ..tensor import Tensor
 from .code_names import CONSTRUCTORS, IMPLICIT, function_of, is_library, names_in
 
@@ -203,6 +204,10 @@ class Reads:
         if not isinstance(iterator, IOBase):
             self._found.generators.append((_iterator_that_advances, iterator))
 
+    def _stream(self, stream: Stream) -> None:
+        if stream is not default:  # whose draws a launch makes anew
+            self._source((Stream.state, stream))
+
     def _builtin(self, method: BuiltinFunctionType) -> None:
         if not isinstance(method.__self__, ModuleType):  # such as `append` of a list
             self.visit(method.__self__)
@@ -222,6 +227,7 @@ _FOLLOW: dict[Any, Callable[[Reads, Any], None]] = {
     set: Reads._set,
     Mapping: lambda reads, items: reads._items_of(items, items.get, list(items)),
     Op: Reads._op,
+    Stream: Reads._stream,
     random.Random: lambda reads, source: reads._found.generators.append((type(source).getstate, source)),
     _NUMPY_RANDOM: lambda reads, source: reads._found.generators.append((_state_of_numpy_random, source)),
     ContextVar: lambda reads, variable: reads._source((_context_variable, variable)),

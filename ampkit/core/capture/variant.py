@@ -14,6 +14,7 @@ from ..op import Op
 from ..tensor import Tensor, guard_reads
 from .guards import Guards, described, leave_gradient
 from .host_needs import HostNeeds
+from .inputs import SHARES, Before, changed, copies_of, is_live, shares
 from .recorder import Recorder, recorders
 
 MAX_FAILURES = 3  # captures that ran out of memory; from then on such calls run eagerly, as those in between do
@@ -32,6 +33,8 @@ class Variant(Recorder):
         self.eager = ""  # why it runs eagerly from now on
         self.guards = Guards(backend.name, step, arguments)
         self.inputs: list[Tensor] = []  # static inputs: the recording reads its arguments there
+        self.changed_inputs: list[int] = []  # the places of those that it changes
+        self.counters: dict[int, Any] = {}  # version counters of memory that no argument may share
         self.out: Any = None
         self.log = Log()  # of the recording
         self.draws = 0  # random draws of a step
@@ -43,15 +46,15 @@ class Variant(Recorder):
         self.used: dict[int, tuple[Tensor, Any]] = {}  # tensors that it uses and does not make, with their arrays
         self.gradients: list[tuple[Tensor, Any, Any]] = []  # leaves, their gradients after the step, and scale tags
 
-    def warm(self, args: Any, kwargs: Any, last: bool = False) -> Any:
+    def warm(self, args: Any, kwargs: Any, given: list[Tensor], last: bool = False) -> Any:
         """An eager call, in the memory that the recording will use; last: the next one is to be recorded."""
         self.calls += 1
         state = random.default.state()
         try:
             if not last:
-                return self._eagerly(args, kwargs)
+                return self._eagerly(args, kwargs, given)
             with HostNeeds(self.backend, transfers=self.calls > 1) as needs:  # a first call brings what it keeps
-                out = self._eagerly(args, kwargs)
+                out = self._eagerly(args, kwargs, given)
             if not (self.calls > 1 and self.guards.changed_by_step):  # the next call says that, which is more
                 self.eager = self.eager or needs.reason
             return out
@@ -59,20 +62,20 @@ class Variant(Recorder):
             random.default.restore(state)  # as after a failed capture: the step can be repeated
             raise
 
-    def _eagerly(self, args: Any, kwargs: Any) -> Any:
+    def _eagerly(self, args: Any, kwargs: Any, given: list[Tensor]) -> Any:
         self.guards.begin_call()
         recorders.append(self.guards)
         try:
-            out = self._called(args, kwargs)
+            out = self._called(args, kwargs, Before(given))
         finally:
             recorders.remove(self.guards)
             self.guards.end_call()
         return out
 
-    def _called(self, args: Any, kwargs: Any) -> Any:
+    def _called(self, args: Any, kwargs: Any, before: Before) -> Any:
         with self.graph.pool.use():
             out = self.step(*args, **kwargs)
-            self.eager = self._why_eager(out)
+            self.eager = self._why_eager(out) or before.why_eager(self.guards)
             if not self.eager:
                 with self.graph.pool.outside():
                     out = with_tensors(out, (Tensor(t.array.copy()) for t in tensors_in(out)))
@@ -83,7 +86,7 @@ class Variant(Recorder):
         if any(tensor.array is not array for tensor, array in self.used.values()):  # moved to another device or dtype
             self._forget()
             self.calls = 0
-            return self.warm(args, kwargs)
+            return self.warm(args, kwargs, given)
         if self.graph.recording is None:
             if self.calls > 1 and self.guards.changed_by_step:  # not only by a first call, which keeps what it makes
                 self._run_eagerly()
@@ -96,13 +99,17 @@ class Variant(Recorder):
                 if self._changed_host or self.guards.changed_by_step:
                     raise
                 return self.step(*args, **kwargs)
+        elif shares(given, self.counters):
+            self.eager = SHARES
+            self._forget()
+            return self.step(*args, **kwargs)
         self.graph.raise_earlier()
         made = [self.backend.empty(t.array.shape, t.array.dtype) for t in tensors_in(self.out)]
         # The casts of tensors that other code has changed since the last launch.
         changed = [each for each in self.copies if each[0]._version_counter[0] != self.known[id(each[0])]]
         fresh = [(copy, tensor._cast(dtype)) for tensor, dtype, copy in changed]
         if self.graph.recording is None:  # its memory was released to allocate those
-            return self.warm(args, kwargs)
+            return self.warm(args, kwargs, given)
         out = self._launch(given, made, fresh)
         if self.guards.changed_by_step:  # by the capture just made: later launches would not change it
             self._run_eagerly()
@@ -114,7 +121,7 @@ class Variant(Recorder):
         self._forget()
 
     def _why_eager(self, out: Any) -> str:
-        if any(_is_live(t._tape_node) for t in tensors_in(out)):
+        if any(is_live(t._tape_node) for t in tensors_in(out)):
             return "its result is still on the tape"
         return "it leaves gradients of leaves that no optimizer holds" if self.guards.leaves_gradients() else ""
 
@@ -129,6 +136,9 @@ class Variant(Recorder):
         self.graph.launch(seed, call)
         for tensor in self.changes.values():
             _written(tensor)
+        for i in self.changed_inputs:
+            given[i].array[...] = self.inputs[i].array
+            _written(given[i])
         for leaf, *after in self.gradients:
             leave_gradient(leaf, *after)
         self.known = {id(t): t._version_counter[0] for t, _, _ in self.copies}
@@ -137,7 +147,8 @@ class Variant(Recorder):
         return with_tensors(self.out, map(Tensor, made))
 
     def _record(self, args: Any, kwargs: Any, given: list[Tensor]) -> None:
-        self.inputs = [Tensor(t.array.copy(), t.requires_grad) for t in given]
+        self.inputs = copies_of(given)
+        versions = [tensor._version for tensor in self.inputs]
         args, kwargs = with_tensors((args, kwargs), iter(self.inputs))
         state = random.default.state()
 
@@ -153,6 +164,8 @@ class Variant(Recorder):
             self.out = self.graph.record(work, *state)
             self.gradients = self.guards.gradients_left()
             self.draws = random.default.state()[1] - state[1]
+            self.changed_inputs = changed(self.inputs, versions)
+            self.counters = self._shared_counters()
         except MemoryError:
             self.failures += 1
             self.calls = 0
@@ -165,6 +178,8 @@ class Variant(Recorder):
         finally:
             recorders.remove(self)
             recorders.remove(self.guards)
+            if self.graph.recording is None:
+                self.guards.restore_streams()
             self.guards.end_call()
             random.default.restore(state)
             if self.graph.recording is None:
@@ -172,6 +187,12 @@ class Variant(Recorder):
                 self.guards.restore_gradients()
             self.filled = []
         self.known = {id(t): t._version_counter[0] for t, _, _ in self.copies}
+        if shares(given, self.counters):
+            self._changed_host = bool(self.owners)
+            self._forget()
+            self.guards.restore_gradients()
+            needs = "arguments that share no memory with what the step changes"
+            raise StateError("compile", needs, "one that does", "pass a clone, or let the step refer to it")
 
     def _forget(self) -> None:
         # After a capture that failed, or whose memory was released: the casts that it should have written are stale,
@@ -180,8 +201,16 @@ class Variant(Recorder):
             if tensor is not None:
                 tensor.changed()
         self.inputs, self.copies, self.out, self.gradients = [], [], None, []
+        self.changed_inputs, self.counters = [], {}
         self.used, self.owners, self.changes = {}, {}, WeakValueDictionary()
         self.graph.drop()
+
+    def _shared_counters(self) -> dict[int, Any]:
+        # Of tensors that the step changes and are no arguments; where it changes arguments, of all that it uses.
+        inputs = {id(tensor) for tensor in self.inputs}
+        used = [tensor for tensor, _ in self.used.values()] if self.changed_inputs else []
+        counters = [t._version_counter for t in (*self.changes.values(), *used) if id(t) not in inputs]
+        return {id(counter): counter for counter in counters}
 
     # notifications during a capture (see recorder.py)
 
@@ -227,8 +256,3 @@ def _cannot(error: Exception) -> AmpkitError:
     got = f"{name or 'something'} that needs the host: {said}"
     cure = "read values (item, float, if) after the step, and bring batches to the device before it"
     return StateError("compile", "a step that the device can do alone", got, cure)
-
-
-def _is_live(node: Any) -> bool:
-    # Whether no backward pass has used up the graph of an output.
-    return node is not None and node.saved is not None and not node.used
