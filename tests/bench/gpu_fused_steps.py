@@ -5,15 +5,15 @@
 Counted from the launches of a step of the real model in bfloat16, without a GPU and without running them: each array
 that a kernel reads or writes counts once, with the bytes of its elements; of several views of the same memory, which a
 chain reads at the same time, each byte once. Products, convolutions, attention and the optimizer's update are apart, as
-no chain can join them. CuPy's own kernels, copies of arrays that no kernel of ampkit takes, count, too; those of
-gradients of parameters as launches alone, as they do not grow with the batch.
+no chain can join them. CuPy's own kernels, copies of arrays that no kernel of ampkit takes, count, too. A recorded step
+is its graph and what the host launches beside it, such as the copy of the batch. Bytes are counted at two sizes of the
+batch; from them follow those of the whole one, as what parameters alone need does not grow with it.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,15 +33,19 @@ APART = ("cublaslt", "cudnn", "optim/update")
 
 
 class Counted(NamedTuple):
-    """source: of the kernel, or the library; name: of the kernel; moved: bytes."""
+    """source: of the kernel, or the library; name: of the kernel; moved: bytes; recorded: whether a graph has it."""
 
     source: str
     name: str
     moved: int
+    recorded: bool
 
 
 log: list[Counted] = []
-parameters: set[int] = set()  # their sizes
+
+
+def count(source: str, name: str, moved: int) -> None:
+    log.append(Counted(source, name, moved, emulated_cupy.recording()))
 
 
 def _bytes(arrays: Any) -> int:
@@ -67,9 +71,9 @@ class Kernels:
     def entry(self, source: str, name: str) -> Callable[..., None]:
         def run(grid: Any, block: Any, args: Any, shared_mem: int = 0) -> None:
             if "\n" in source:
-                log.append(Counted("chain", name, _bytes_once(args)))
+                count("chain", name, _bytes_once(args))
             else:
-                log.append(Counted(source, name, _bytes(args)))
+                count(source, name, _bytes(args))
 
         return run
 
@@ -81,7 +85,7 @@ class Products:
         return ""
 
     def run(self, device: int, product: Any, memory: Any, alpha: float = 1.0, beta: float = 0.0) -> bool:
-        log.append(Counted("cublaslt", "product", 0))
+        count("cublaslt", "product", 0)
         return True
 
 
@@ -97,7 +101,7 @@ class Cudnn:
     def __getattr__(self, name: str) -> Any:
         if name not in ("conv_forward", "conv_data", "conv_weight", "attention_forward", "attention_backward"):
             raise AttributeError(name)
-        return lambda *args, **kwargs: log.append(Counted("cudnn", name, 0)) or True
+        return lambda *args, **kwargs: count("cudnn", name, 0) or True
 
 
 def count_cupy() -> None:
@@ -107,13 +111,12 @@ def count_cupy() -> None:
     def counted_call(function: Any, args: Any, kwargs: Any, changes: bool, owner: Any = None) -> Any:
         found = done(function, args, kwargs, changes, owner)
         arrays = emulated_cupy._arrays([owner, *args, *kwargs.values(), found])
-        log.append(Counted("cupy", function.__name__, _bytes(one for one in arrays if one.size not in parameters)))
+        count("cupy", function.__name__, _bytes(arrays))
         return found
 
     def counted_assignment(array: Any, index: Any, value: Any) -> None:
         assign(array, index, value)
-        moved = array._numpy[index].nbytes + _bytes([value])
-        log.append(Counted("cupy", "assignment", 0 if array._numpy[index].size in parameters else moved))
+        count("cupy", "assignment", array._numpy[index].nbytes + _bytes([value]))
 
     emulated_cupy._done, emulated_cupy.ndarray.__setitem__ = counted_call, counted_assignment
 
@@ -179,41 +182,35 @@ def _classified(out: Any, labels: Any) -> Any:
 
 
 class Work(NamedTuple):
-    """make: the model. batch: input and labels. scale: the batch that it stands for, over this one's."""
+    """make: the model. batch(n): input and labels of n samples. size: of the whole batch."""
 
     make: Callable[[], Any]
-    batch: Callable[[], tuple[Any, Any]]
+    batch: Callable[[int], tuple[Any, Any]]
     loss: Callable[[Any, Any], Any]
-    scale: int
+    size: int
+
+
+def _images(n: int) -> tuple[Any, Any]:
+    return ampkit.zeros(n, 3, 224, 224), ampkit.zeros(n, dtype=ampkit.int64)
 
 
 VIT = {"image_size": 224, "patch_size": 16, "num_layers": 12, "num_heads": 12, "hidden_dim": 768, "mlp_dim": 3072}
 GPT2 = {"vocab_size": 50257, "block_size": 1024, "n_layer": 12, "n_head": 12, "n_embd": 768}
 WORK = {
-    "llama": Work(Llama, lambda: (ampkit.zeros(1, 1024, 768),) * 2, lambda out, _: out.float().mean(), 16),
-    "vit": Work(
-        lambda: models.vit(**VIT, num_classes=1000),
-        lambda: (ampkit.zeros(2, 3, 224, 224), ampkit.zeros(2, dtype=ampkit.int64)),
-        ops.cross_entropy,
-        128,
-    ),
-    "resnet50": Work(
-        lambda: models.resnet50(num_classes=1000),
-        lambda: (ampkit.zeros(2, 3, 224, 224), ampkit.zeros(2, dtype=ampkit.int64)),
-        ops.cross_entropy,
-        128,
-    ),
-    "gpt2": Work(lambda: models.gpt(**GPT2), lambda: (_tokens(1, 1024), _tokens(1, 1024)), _classified, 16),
+    "llama": Work(Llama, lambda n: (ampkit.zeros(n, 1024, 768),) * 2, lambda out, _: out.float().mean(), 16),
+    "vit": Work(lambda: models.vit(**VIT, num_classes=1000), _images, ops.cross_entropy, 256),
+    "resnet50": Work(lambda: models.resnet50(num_classes=1000), _images, ops.cross_entropy, 256),
+    "gpt2": Work(lambda: models.gpt(**GPT2), lambda n: (_tokens(n, 1024), _tokens(n, 1024)), _classified, 16),
 }
+SIZES = 2, 3  # of the batches that are counted
 
 
-def counted(name: str, compiled: bool) -> tuple[list[Counted], Any]:
-    """The launches of one step, and the report of a compiled one."""
+def counted(name: str, compiled: bool, size: int) -> tuple[list[Counted], Any]:
+    """The launches of one step of a batch of this size, and the report of a compiled one."""
     work = WORK[name]
     ampkit.manual_seed(0)
-    model, (x, y) = work.make().to("cuda"), work.batch()
+    model, (x, y) = work.make().to("cuda"), work.batch(size)
     optimizer = optim.AdamW(model.parameters(), lr=1e-4)
-    parameters.update([parameter.numel() for parameter in model.parameters()])
 
     def step(x: Any, y: Any) -> None:
         with ampkit.autocast("cuda", dtype=ampkit.bfloat16):
@@ -227,7 +224,12 @@ def counted(name: str, compiled: bool) -> tuple[list[Counted], Any]:
         run(x, y)
     log.clear()
     run(x, y)
-    return list(log), run.report() if compiled else None
+    if not compiled:
+        return list(log), None
+    graph = [one for one in log if one.recorded]
+    log.clear()
+    run(x, y)
+    return [*graph, *log], run.report()
 
 
 def install() -> None:
@@ -239,10 +241,27 @@ def install() -> None:
     count_cupy()
 
 
-def figures(launches: list[Counted]) -> tuple[int, int, int]:
+class Kernel(NamedTuple):
+    """Launches of one kernel in a step of the whole batch."""
+
+    times: int
+    moved: float
+
+
+def kernels(name: str, compiled: bool) -> tuple[dict[tuple[str, str], Kernel], Any]:
+    """The kernels of a step of the whole batch, and the report of a compiled one."""
+    (first, _), (second, report) = [counted(name, compiled, size) for size in SIZES]
+    found, growth = dict[tuple[str, str], Kernel](), (WORK[name].size - SIZES[1]) / (SIZES[1] - SIZES[0])
+    for key in {one[:2]: None for one in second}:
+        few, many = ([one.moved for one in each if one[:2] == key] for each in (first, second))
+        found[key] = Kernel(len(many), sum(many) + growth * (sum(many) - sum(few)))
+    return found, report
+
+
+def figures(found: dict[tuple[str, str], Kernel]) -> tuple[int, int, float]:
     """All launches, the memory-bound ones, and their bytes."""
-    bound = [one for one in launches if one.source not in APART]
-    return len(launches), len(bound), sum(one.moved for one in bound)
+    bound = [one for (source, _), one in found.items() if source not in APART]
+    return sum(one.times for one in found.values()), sum(one.times for one in bound), sum(one.moved for one in bound)
 
 
 def main() -> None:
@@ -252,19 +271,14 @@ def main() -> None:
     args = parser.parse_args()
     install()
     for name in args.work:
-        (before, _), (after, report) = counted(name, False), counted(name, True)
+        (before, _), (after, report) = kernels(name, False), kernels(name, True)
         (all_1, bound_1, moved_1), (all_2, bound_2, moved_2) = figures(before), figures(after)
-        scale = WORK[name].scale / 1e9
         print(f"{name}: launches {all_1} to {all_2}, memory-bound {bound_1} to {bound_2}, "
-              f"{moved_1 * scale:.1f} to {moved_2 * scale:.1f} GB: {moved_2 / moved_1:.2f}")  # fmt: skip
+              f"{moved_1 / 1e9:.1f} to {moved_2 / 1e9:.1f} GB: {moved_2 / moved_1:.2f}")  # fmt: skip
         if args.report:
             print(report)
-            moved, times = Counter[str](), Counter[str]()
-            for one in after:
-                moved[f"{one.source} {one.name}"] += one.moved
-                times[f"{one.source} {one.name}"] += 1
-            for kernel, total in moved.most_common(24):
-                print(f"{total * scale:8.2f} GB {times[kernel]:5} x {kernel}")
+            for (source, kernel), one in sorted(after.items(), key=lambda each: -each[1].moved)[:24]:
+                print(f"{one.moved / 1e9:8.2f} GB {one.times:5} x {source} {kernel}")
 
 
 if __name__ == "__main__":
