@@ -103,6 +103,10 @@ class Chains:
         """Let `call(reads, outs)` wait for the results `reads` of what waits. -> whether it does."""
         return False
 
+    def add_copy(self, source: Any, target: Any) -> bool:
+        """Let a copy of `source`, which waits, wait, of its dtype, in other memory. -> whether it does."""
+        return False
+
     def views_wait(self, array: Any) -> bool:
         """Whether views of an array may be made while it waits."""
         return False

@@ -265,7 +265,8 @@ class Tensor(TensorBase, TensorMethods, metaclass=TensorType):
             queue.flush((gradient,), (self._grad._array,))
         if self._grad is None:
             buffer = gradient if keeps else self._new_grad_buffer(gradient)
-            if gradient is not buffer:  # a backward may have written it there
+            written = gradient is buffer  # by a backward
+            if not written and not (queue.waiting and queue.held.add_copy(gradient, buffer)):
                 if queue.waiting:
                     queue.flush((gradient,), (buffer,))
                 backends.backend_of(buffer).copy(buffer, gradient)
@@ -439,6 +440,8 @@ class Tensor(TensorBase, TensorMethods, metaclass=TensorType):
         """The array, for code that may write to it without notice: casts are no longer cached."""
         if len(self._version_counter) == 1:
             self._version_counter.append(tick())
+            for recorder in recorders:
+                recorder.exposed(self)
         return self.array
 
     # copies

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import queue
 import time
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from cuda_on_cpu import emulated_cupy, memory
 
 import ampkit
 from ampkit import nn, ops, optim
+from ampkit.backends.cuda import graph
 from ampkit.base.errors import ArgumentError, NonFiniteError, StateError
 from ampkit.config import load
 from ampkit.run.loop import StepRow, fit
@@ -403,6 +405,33 @@ def test_constants_that_a_step_changes_are_new_in_every_launch(device):
         for found, want in zip(compiled(x), expected, strict=True):
             np.testing.assert_array_equal(found.numpy(), want)
     assert compiled.report().graphs
+
+
+def test_constants_are_copied_by_a_launch_only_where_something_may_change_them(device, monkeypatch):
+    kept, recordings, begin_at = queue.SimpleQueue(), [], graph.Recording.begin_at
+    monkeypatch.setattr(
+        graph.Recording, "begin_at", lambda self, *numbers: (recordings.append(self), begin_at(self, *numbers))
+    )
+
+    def step(x):
+        places = ampkit.arange(4, device="cuda")
+        shift, mask, seen, copied = (ampkit.full((4,), value, device="cuda") for value in (2.0, 3.0, 4.0, 5.0))
+        kept.put(mask)  # where no guard looks
+        view = seen.reshape(2, 2)[1]
+        view.mul_(3.0)
+        x.__class__(copied.exposed())
+        return x[places] + shift + mask + seen + copied, places * 1
+
+    x = ampkit.tensor(np.arange(4.0, dtype="f"), device="cuda")
+    expected, compiled = [one.numpy() for one in step(x)], ampkit.compile(step, warmup=1)
+    for _ in range(4):
+        for found, want in zip(compiled(x), expected, strict=True):
+            np.testing.assert_array_equal(found.numpy(), want)
+        while not kept.empty():
+            held = kept.get()
+        held.mul_(7.0)  # in the memory that the next launch reads
+    assert compiled.report().graphs
+    assert sorted(float(values.get().max()) for _, values in recordings[-1].restored) == [3.0, 4.0, 5.0]
 
 
 @pytest.mark.filterwarnings("ignore:compile. runs eagerly")

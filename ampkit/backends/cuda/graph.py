@@ -10,6 +10,7 @@ import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -22,17 +23,34 @@ from .graph_pool import Footprint, Work
 MAX_DROPS = 3  # a step dropped this often because others' arrays overlap its temporaries gets a pool of its own
 
 
+class Constant:
+    """Memory of values that a recorded step makes. It is deleted with the last array there.
+
+    start: its address.
+    """
+
+    __slots__ = ("__weakref__", "start")
+
+    def __init__(self, array: Array):
+        self.start = int(array.data.mem.ptr)
+
+
 class Recording:
     """A stream capture: what the host does at every launch, and the arrays it keeps alive.
 
     draws: [seed, call] uint64 on the device, from which kernels read the first random draw; first: its number during
     capture. later: arguments of `CUDA.call_when_ready`, called after each launch. work: the capture's allocations.
     kept: arrays that the graph reads and did not allocate, by address. around: make contexts in which it is launched.
+    constants: by the address of each Constant, the array that its memory is and the values on the host. restored:
+    arrays and the values that each launch begins with.
     """
 
     def __init__(self, backend: CUDA, seed: int, first: int):
         self.backend, self.seed, self.first = backend, seed, first
         self.draws = backend.zeros((2,), np.dtype(np.uint64))
+        self._drawn: list[int | None] = [None, None]  # what lies there
+        self.constants: dict[int, tuple[Array, np.ndarray[Any, Any]]] = {}
+        self.restored: list[tuple[Array, Array]] = []
         self.work = Work()
         self.kept: dict[int, Array] = {}  # by the address of their memory
         self.later: list[tuple[list[Array], Callable[..., None]]] = []
@@ -55,16 +73,47 @@ class Recording:
     def constant(self, values: np.ndarray[Any, Any]) -> Array:
         """An array with these values at every launch, which the step may change.
 
-        They are copied to the device on a stream that records nothing, and from there by each launch.
+        They are copied to the device on a stream that records nothing. Where the step, or who holds the array after it,
+        may change them, each launch copies them once more (see `end`).
         """
-        xp = self.backend.xp
-        beside = xp.cuda.Stream(non_blocking=True)
-        with beside:
-            copy = self.backend.asarray(values)
-        beside.synchronize()
-        self.keep([copy])
-        made: Array = copy.copy(order="K")
+        array = self._brought(values)
+        if not array.nbytes:
+            return array
+        xp, constant, memory = self.backend.xp, Constant(array), array.data.mem
+        cuda = xp.cuda
+        self.constants[constant.start] = array, values
+        self.work.addresses[constant.start] = ref(constant)
+        held = cuda.UnownedMemory(memory.ptr, memory.size, constant, memory.device_id)
+        pointer = cuda.MemoryPointer(held, array.data.ptr - memory.ptr)
+        made: Array = xp.ndarray(array.shape, array.dtype, pointer, array.strides)
         return made
+
+    def _brought(self, values: np.ndarray[Any, Any]) -> Array:
+        # Values of the host, copied to the device beside the capture.
+        beside = self.backend.xp.cuda.Stream(non_blocking=True)
+        with beside:
+            array = self.backend.asarray(values)
+        beside.synchronize()
+        return array
+
+    def writes(self, array: Array) -> None:
+        """The step changes `array`, or hands it to code that may."""
+        there = isinstance(array, self.backend.xp.ndarray) and array.nbytes
+        found = self.work.at(array.data.mem.ptr) if there else None
+        constant = None if found is None else found()
+        if isinstance(constant, Constant):
+            self._restore(constant.start)
+
+    def end(self) -> None:
+        """The capture is complete: keep the values of the constants that the step has left with others."""
+        for start in self.constants:
+            if self.work.addresses[start]() is not None:
+                self._restore(start)
+
+    def _restore(self, start: int) -> None:
+        array, values = self.constants[start]
+        if all(array is not held for held, _ in self.restored):
+            self.restored.append((array, self._brought(values)))
 
     def address(self, array: Array) -> Array:
         """`array` as an address that keeps no memory, if the recording owns it; others stay as they are."""
@@ -76,9 +125,13 @@ class Recording:
         return self.backend.xp.ndarray(array.shape, array.dtype, pointer, array.strides)
 
     def begin_at(self, seed: int, call: int) -> None:
-        """Let the next launch draw its random numbers from `call` on."""
+        """Let the next launch draw its random numbers from `call` on, and begin with the constants as they were."""
         for place, number in enumerate((seed, call)):
-            self.draws[place : place + 1].fill(np.uint64(number))
+            if self._drawn[place] != number:
+                self.draws[place : place + 1].fill(np.uint64(number))
+                self._drawn[place] = number
+        for array, values in self.restored:
+            array[...] = values
 
 
 class Graph:
@@ -135,6 +188,7 @@ class Graph:
         with self.pool.use(self) as recording.work:
             self.stream.synchronize()
             out = self._captured(work, recording)
+            recording.end()
         self.recording, self.footprint = recording, Footprint(recording.work.ranges)
         return out
 

@@ -12,6 +12,9 @@ class Recorder:
     def changed(self, tensor: Any) -> None:
         """A tensor's values changed in place."""
 
+    def exposed(self, tensor: Any) -> None:
+        """Code that knows of no recorders may write to a tensor's memory from now on."""
+
     def written(self, tensor: Any, values: Any) -> None:
         """A whole tensor is about to get `values`, an array or a number, in place; `changed` follows."""
 

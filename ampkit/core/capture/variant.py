@@ -217,6 +217,11 @@ class Variant(Recorder):
     def changed(self, tensor: Tensor) -> None:
         self.changes[id(tensor)] = tensor
         self.backend.recording.keep([tensor._array])
+        self.backend.recording.writes(tensor._array)
+
+    def exposed(self, tensor: Tensor) -> None:
+        if self.backend.recording is not None:
+            self.backend.recording.writes(tensor._array)
 
     def read(self, tensor: Tensor, dtype: Any, copy: Any) -> None:
         if not self.backend.recording.owns(tensor._array):  # whose casts are of the recording, too

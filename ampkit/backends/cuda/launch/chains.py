@@ -7,7 +7,7 @@ to store and to read it.
 
 Launches wait as addresses, which keep no memory: whether a result is held is whether its allocation is alive.
 Reductions and norms wait, too, for kernels of their own, each with a prologue and an epilogue (row_chains,
-template_chains, column_chains, prologue_chains), as do concatenations, and views of what waits (mapped_chains).
+template_chains, column_chains, prologue_chains), as do concatenations, views of what waits (mapped_chains), and copies.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ampkit.base.dtypes import Array, DType
 from ampkit.base.errors import AmpkitError, UnsupportedError
 
 from ..nvrtc import STORED, launch
-from . import column_chains, elementwise, mapped_chains, prologue_chains, row_chains, template_chains
+from . import column_chains, elementwise, following, mapped_chains, prologue_chains, row_chains, template_chains
 from .chain_layout import chain_arrays, whole
 from .chain_source import Output, source
 from .elementwise import BLOCK, LaunchPlan
@@ -123,7 +123,10 @@ class CudaChains(Chains):
         self, name: str, call: Callable[..., None], reads: Sequence[Array], outs: Sequence[Array]
     ) -> bool:
         """Let `call(reads, outs)` wait for the arrays `reads`, which wait; it runs right after they are computed."""
-        return queue.owner == threading.get_ident() and template_chains.followed(self, name, call, reads, outs)
+        return queue.owner == threading.get_ident() and following.followed(self, name, call, reads, outs)
+
+    def add_copy(self, source: Any, target: Any) -> bool:
+        return queue.owner == threading.get_ident() and following.copied(self, source, target)
 
     def add_cat(self, arrays: Sequence[Any], axis: int, join: Callable[..., None]) -> Array | None:
         """Let a concatenation wait: see mapped_chains.added."""
@@ -312,7 +315,7 @@ class CudaChains(Chains):
 
         kernel() -> code, name, blocks, threads, bytes of shared memory, *arguments.
         """
-        memory = [self._memory(value) for value in stored]  # outputs, while they are written
+        memory = [self.memory(value) for value in stored]  # outputs, while they are written
         if (apart and len(steps) == 1) or not self._emit_chain(steps, given, stored, kernel):
             if not apart:
                 return False
@@ -322,10 +325,12 @@ class CudaChains(Chains):
         self.compute([each for step in steps for each in [one() for one in step.then] if each is not None])
         return True
 
-    def _memory(self, value: Value) -> Block | None:
+    def memory(self, value: Value) -> Block | None:
         if value.kept is not None:
             return None
         allocation = value.allocation()
+        if allocation is None and value.copy() is not None:
+            return following.moved(self, value)
         if allocation is None:  # nobody holds it, and a later launch reads it
             made = value.launch.empty(value)
             value.moves_to(self.recording.address(made))
@@ -345,7 +350,7 @@ class CudaChains(Chains):
                 elif alone and not step.stores_all:
                     outs.append(None)
                 else:
-                    held.append(self._memory(value))
+                    held.append(self.memory(value))
                     outs.append(value.array)
             operands = [one.array if is_value(one) else float(one) for one in step.operands]
             step.run(operands, outs)

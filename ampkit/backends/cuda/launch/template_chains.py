@@ -6,10 +6,9 @@ stands the code that single launches run, with its order of sums.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any, NamedTuple
-from weakref import ref
 
 from ampkit import backends
 from ampkit.backends.launch_queue import queue
@@ -22,7 +21,7 @@ from .parameters import arguments
 from .row_chains import RowLaunch, Rows, inputs_of
 from .rows import Grid
 from .template_source import Template
-from .waiting import FollowingLaunch, Launch, Names, Value
+from .waiting import Launch, Names, Value
 
 
 class TemplateCall(NamedTuple):
@@ -131,21 +130,4 @@ def added(chains: Any, call: TemplateCall) -> bool:
     outs = [call.out, *[one for one in call.results if one is not None]]
     launch.makes([chains.waits(out, launch, i) for i, out in enumerate(outs)])
     queue.waiting = True
-    return True
-
-
-def followed(chains: Any, name: str, call: Callable[..., None], reads: Sequence[Array], outs: Sequence[Array]) -> bool:
-    """Let `call(reads, outs)`, which holds the arrays `reads`, wait for them. -> whether they wait, and it does."""
-    if chains.recording is None:
-        return False
-    values = [chains.operand(one) for one in reads]
-    if any(value.launch is None for value in values):
-        return False
-    chains.compute(list(chains.conflicts([one for one in outs if not chains.recording.owns(one)])))
-    found = FollowingLaunch(chains.number(), name, call, tuple(values), outs[0])
-    made = [chains.waits(out, found, i) for i, out in enumerate(outs)]
-    found.makes(made)
-    for value in values:
-        if value.launch is not None:
-            value.launch.then += [ref(one) for one in made]
     return True

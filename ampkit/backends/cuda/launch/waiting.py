@@ -25,6 +25,10 @@ _LAYOUT = [  # of ChainLayout, but for the strides
 ]
 
 
+def _none() -> None:
+    """No value."""
+
+
 class Block:
     """An allocation that launches read: kept for them."""
 
@@ -43,10 +47,10 @@ class Value:
 
     array: its address. allocation: a weak reference, of one that waits. block, kept: what keeps its memory, of one that
     is read from memory. whole: of a view, the waiting value whose memory holds it; views: of such a value, those that
-    launches read, which do not keep the memory.
+    launches read, which do not keep the memory. copy: a weak reference to one that waits to be a copy of it.
     """
 
-    __slots__ = ("__weakref__", "allocation", "array", "block", "index", "kept", "launch", "views", "whole")
+    __slots__ = ("__weakref__", "allocation", "array", "block", "copy", "index", "kept", "launch", "views", "whole")
 
     def __init__(self, array: Array, launch: Any = None, index: int = 0):
         self.array, self.launch, self.index = array, launch, index
@@ -55,6 +59,7 @@ class Value:
         self.kept: Any = None
         self.whole: Value | None = None
         self.views: list[ref[Value]] = []
+        self.copy: Callable[[], Value | None] = _none
 
     def moves_to(self, array: Array) -> None:
         """Its memory is another one."""
@@ -64,9 +69,9 @@ class Value:
             view.array = view_of(array, seen.data.ptr - before, seen.shape, seen.strides)
 
     def is_held(self) -> bool:
-        """Whether an array other than those of waiting launches holds its memory."""
+        """Whether an array other than those of waiting launches holds its memory, or will hold a copy."""
         if self.allocation is not None and self.launch is not None:
-            return self.allocation() is not None
+            return self.allocation() is not None or self.copy() is not None
         if self.block is None and self.whole is not None:
             return self.whole.is_held()
         return self.block is None or self.block.is_held()
@@ -120,24 +125,6 @@ class Launch:
     @property
     def title(self) -> str:
         return f"{self.name} backward" if self.backward else self.name
-
-
-class FollowingLaunch(Launch):
-    """A launch that reads results of others, small ones, and runs when they are there. call(operands, outs)."""
-
-    __slots__ = ("call",)
-    stores_all = True
-
-    def __init__(self, number: int, name: str, call: Callable[..., None], operands: tuple[Value, ...], out: Array):
-        super().__init__(number, name, False, LaunchPlan(out.shape, None, 1, None, None, ()), operands)
-        self.key, self.call = ("alone", number), call
-
-    def run(self, operands: Sequence[Any], outs: Sequence[Any]) -> None:
-        self.call(operands, outs)
-
-    def empty(self, value: Value) -> Array:
-        made: Array = backends.backend_of(value.array).empty(value.array.shape, value.array.dtype)
-        return made
 
 
 def is_value(operand: Any) -> bool:
@@ -247,13 +234,14 @@ def reach(wanted: Iterable[Value], across: bool = False, known: Collection[Value
 
 
 def also(steps: list[Launch], wanted: list[Value]) -> Iterator[Value]:
-    """Which other results of `steps` are stored at the same time: those that are held and not cheap to compute."""
+    """Which other results of `steps` are stored at the same time: those that are held and not cheap to compute, or
+    that will be copied."""
     stored = set(wanted)
     for step in steps:
         for value in step.values:
             if value is None or value.launch is None or value in stored or not value.is_held():
                 continue
-            if not is_cheap(value, stored):
+            if value.copy() is not None or not is_cheap(value, stored):
                 stored.add(value)
                 yield value
 
