@@ -173,10 +173,10 @@ def _deterministic_misfits(sections: Mapping[str, Any]) -> Iterator[Fault]:
     if parallel.tensor > 1:
         yield Fault("parallel.tensor", f"1 {why}", str(parallel.tensor))
     optimizer = sections.get("optimizer")
-    if parallel.stage and (rounded := getattr(optimizer, "state_dtype", "float32")) != "float32":
-        yield Fault("optimizer.state_dtype", f"float32 {why} and parallel.stage", rounded)
-    if parallel.stage and getattr(optimizer, "stochastic_rounding", False):
-        yield Fault("optimizer.stochastic_rounding", f"false {why} and parallel.stage", "true")
+    if parallel.stage > 1 and (rounded := getattr(optimizer, "state_dtype", "float32")) != "float32":
+        yield Fault("optimizer.state_dtype", f"float32 {why} and parallel.stage={parallel.stage}", rounded)
+    if parallel.stage > 1 and getattr(optimizer, "stochastic_rounding", False):
+        yield Fault("optimizer.stochastic_rounding", f"false {why} and parallel.stage={parallel.stage}", "true")
     if parallel.sync_batchnorm:
         yield Fault("parallel.sync_batchnorm", f"false {why}, as its statistics are those of a microbatch", "true")
     if train is not None and train.compile:

@@ -204,19 +204,19 @@ class Parallel(Section):
 
     wire_dtype: the dtype in which gradients travel to where they are added up in float32. bucket_mb: MiB of gradients
     in a message. sync_batchnorm: let batch normalization use the statistics of the whole batch, not of a rank's part.
-    stage: what the ranks share out: 0 nothing; 2 rows of parameters, gradients and the optimizer's state, with whole
-    parameters from forward to backward; 3 with whole ones only while their module computes. tensor: how many ranks
-    divide the layers of the model; the groups of so many share the data out. pipeline: how many ranks have consecutive
-    layers of the model, its stages; the groups of so many share the data out. deterministic: give the same bits on any
-    number of ranks and threads, with any stage, accumulated or not. microbatches: with deterministic, the parts of an
-    update's samples whose gradients are computed one by one, a power of 2; with pipeline, the parts of a batch that go
-    from stage to stage.
+    stage: what the ranks share out: 0 nothing; 1 the optimizer's state; 2 rows of parameters, gradients and that state,
+    with whole parameters from forward to backward; 3 with whole ones only while their module computes. tensor: how many
+    ranks divide the layers of the model; the groups of so many share the data out. pipeline: how many ranks have
+    consecutive layers of the model, its stages; the groups of so many share the data out. deterministic: give the same
+    bits on any number of ranks and threads, with any stage, accumulated or not. microbatches: with deterministic, the
+    parts of an update's samples whose gradients are computed one by one, a power of 2; with pipeline, the parts of a
+    batch that go from stage to stage.
     """
 
     wire_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     bucket_mb: Positive = 25.0
     sync_batchnorm: bool = False
-    stage: Literal[0, 2, 3] = 0
+    stage: Literal[0, 1, 2, 3] = 0
     tensor: Count = 1
     pipeline: Count = 1
     deterministic: bool = False

@@ -40,7 +40,8 @@ class ZeroRedundancyOptimizer(Optimizer):
     with `optimizer_class`, of which this is an instance, too; elementwise optimizers give the same bits.
     A step sends the master weights, 4 bytes each (8 in float64), from the rank that has updated them to all.
 
-    `state_dict()` needs `consolidate_state_dict(to)`, called by all ranks before, and then works on rank `to`.
+    `state_dict()` is that of rank `to` after `consolidate_state_dict(to)`, which all ranks call; before the first step
+    there is none, on any rank.
     `load_state_dict` takes the whole state on every rank; each keeps its part. `state` has the parameters whose whole
     state is on this rank.
     parameters_as_bucket_view=True has no effect: parameters are views of flat memory already.
@@ -56,8 +57,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         """An instance of `optimizer_class` and of this class."""
         if not (isinstance(optimizer_class, type) and issubclass(optimizer_class, Optimizer)):
             raise DTypeError(_NAME, "a class of ampkit.optim as optimizer_class", repr(optimizer_class))
-        takes_part = optimizer_class.update is not Optimizer.update and not optimizer_class.needs_closure
-        if not takes_part or hasattr(optimizer_class, "eval"):
+        if not updates_parts(optimizer_class):
             raise ArgumentError(_NAME, "an optimizer that updates parts of its state", optimizer_class.__name__)
         return object.__new__(_of(cls, optimizer_class))
 
@@ -77,7 +77,7 @@ class ZeroRedundancyOptimizer(Optimizer):
             raise ArgumentError(_NAME, "differentiable=False", "True", f"{optimizer_class.__name__} records its steps")
         self.process_group = group_or_world(_NAME, process_group)
         self._bounds: dict[Arena, list[int]] = {}
-        self._consolidated: dict[Any, Any] | None = None
+        self._consolidated: dict[Any, Any] | None = {}
         optimizer_class.__init__(self, params, **defaults)
         sizes = [arena.size for arena in self._bounds]
         call = Call(f"{_NAME}({optimizer_class.__name__}, arenas of {sizes})", call_site())
@@ -216,7 +216,9 @@ class ZeroRedundancyOptimizer(Optimizer):
         if self._consolidated is None:
             needs = "consolidate_state_dict(to) after the last step, called by all ranks, with this one as `to`"
             raise StateError(f"{_NAME}.state_dict", needs, f"none on rank {self.process_group.rank()}")
-        return {key: snapshot(entry) if isinstance(key, int) else entry for key, entry in self._consolidated.items()}
+        owners = {segment.number: segment.parameter for segment in self.segments()}
+        found = self._consolidated.items()
+        return {key: owners[key]._of_state(snapshot(value)) if key in owners else value for key, value in found}
 
     def _load(self, entries: dict[int, dict[str, Any]], checked: dict[Segment, Entry]) -> None:
         self._consolidated = None
@@ -234,6 +236,12 @@ class ZeroRedundancyOptimizer(Optimizer):
 
     def __getstate__(self) -> NoReturn:
         raise StateError(_NAME, "one optimizer per model", "a copy or a pickle", "save consolidate_state_dict's state")
+
+
+def updates_parts(optimizer_class: type[Optimizer]) -> bool:
+    """Whether an update by `optimizer_class` needs no more of its state than that of the parameters it updates."""
+    by_spans = optimizer_class.update is not Optimizer.update and not optimizer_class.needs_closure
+    return by_spans and not hasattr(optimizer_class, "eval")
 
 
 class _Whole:

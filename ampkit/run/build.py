@@ -19,6 +19,7 @@ from ..core.policy import Policy, autocast
 from ..core.policy.recipe import FAMILIES
 from ..debug import Ranges
 from ..distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from ..distributed.optim import ZeroRedundancyOptimizer, updates_parts
 from ..models.weights import started
 from ..nn.lora.config import ALL_LINEAR
 from ..optim import lr_scheduler
@@ -26,7 +27,7 @@ from ..optim.layerwise import by_factor, lr_factors_of
 from ..optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from .input_pipeline import InputPipeline
 from .policy_of_model import need_modules_of, output_layer_in_16_bits
-from .ranks import Ranks
+from .ranks import ALONE, Ranks
 from .trainer.callbacks import Callback, EarlyStopping, ModelCheckpoint
 
 
@@ -86,12 +87,12 @@ def parallel(recipe: Recipe) -> dict[str, Any]:
 
 
 def shard(recipe: Recipe, model: nn.Module, ranks: Ranks) -> None:
-    """Share the parameters of `model` out over the ranks, as parallel.stage says: the entries of lists, then the rest.
+    """Share the parameters of `model` out over the ranks, at parallel.stage 2 and 3: entries of lists, then the rest.
 
     Raises ConfigError for what does not go with it.
     """
     stage = recipe.parallel.stage
-    if not stage or ranks.group is None:
+    if stage < 2 or ranks.group is None:
         return
     if recipe.train.compile:
         raise ConfigError("parallel.stage", "train.compile=false", f"stage={stage} with train.compile=true")
@@ -127,12 +128,22 @@ def steps(recipe: Recipe, pipeline: InputPipeline) -> int:
     return max(1, recipe.train.epochs * pipeline.batches_per_epoch // recipe.train.accumulate)
 
 
-def optimizer(recipe: Recipe, model: nn.Module) -> Any:
-    """The recipe's optimizer over the parameters of `model` that are trained."""
+def optimizer(recipe: Recipe, model: nn.Module, ranks: Ranks = ALONE) -> Any:
+    """The recipe's optimizer over the parameters of `model` that are trained.
+
+    At parallel.stage 1 the ranks share its state out. Raises ConfigError for one that needs all of it.
+    """
     entry, section = OPTIMIZERS[recipe.optimizer.name], recipe.finetune
     factors = lr_factors_of(model, section.layer_decay, section.lr_factors)
     parts = [part for group in entry.groups(model) for part in by_factor(group, factors)]
-    built = entry.build([group for _, group in parts], **_arguments(recipe.optimizer))
+    groups = [group for _, group in parts]
+    make: Any = entry.build
+    if recipe.parallel.stage == 1 and ranks.data_group is not None:
+        if not updates_parts(make):
+            needs = "an optimizer that updates parts of its state, with stage=1"
+            raise ConfigError("parallel.stage", needs, recipe.optimizer.name)
+        make = partial(ZeroRedundancyOptimizer, optimizer_class=make, process_group=ranks.data_group)
+    built = make(groups, **_arguments(recipe.optimizer))
     for (factor, _), group in zip(parts, built.param_groups, strict=True):
         group["lr"] *= factor
     return built

@@ -270,7 +270,7 @@ class Updates(NamedTuple):
             ranks.in_agreement = True
             needs = f"a number of ranks that divides parallel.microbatches={count}, a power of 2"
             raise ConfigError("parallel.deterministic", needs, str(ranks.size))
-        is_sharded = recipe.parallel.stage > 0
+        is_sharded = recipe.parallel.stage > 1
         return cls(recipe.data.batch_size * accumulate, count, accumulate, ranks, is_sharded)
 
     @property

@@ -68,7 +68,7 @@ class Run(TrainingLoop):
         stage = ranks.stage_of(model, recipe.parallel.bucket_mb)
         build.shard(recipe, model, ranks)
         self.ranges = build.ranges(recipe, model)
-        optimizer = build.optimizer(recipe, model)
+        optimizer = build.optimizer(recipe, model, ranks)
         average = build.average(recipe, model)
         parts = model, optimizer, build.schedule(recipe, optimizer, steps), build.scaler(recipe), average
         settings = Settings(**recipe.train.model_dump(include={each.name for each in fields(Settings)}))

@@ -2,8 +2,8 @@
 
     python tests/distributed/same_bits.py [--steps 50] [--only gpt] [--ranks 1 2 4 8]
 
-Ranks are processes that `ampkit launch --sockets` connects; more than there are cores take turns. Accumulation, threads
-and a resume with another number of ranks go round with them.
+Ranks are processes that `ampkit launch --sockets` connects; more than there are cores take turns. Accumulation,
+threads, what ranks share out and a resume with another number of ranks, which share nothing out, go round with them.
 """
 
 from __future__ import annotations
@@ -36,14 +36,19 @@ SIZES = {
         "model.dropout=0.2",
     ],
 }
+Way = tuple[int, int, bool, str]  # batches, threads, whether it resumes halfway, what ranks share out
 DTYPES = ["float32", "bfloat16", "float16"]
 
 
-def ways(ranks: int) -> Iterator[tuple[int, int, bool]]:
-    """Accumulated batches, threads, and whether to stop halfway and resume on another number of ranks."""
-    yield 1, 1, False
-    yield 2, 2 if ranks < 4 else 1, False
-    yield 8 // ranks, 1, True
+def ways(ranks: int) -> Iterator[Way]:
+    """Those of a number of ranks."""
+    yield 1, 1, False, ""
+    yield 2, 2 if ranks < 4 else 1, False, ""
+    yield 8 // ranks, 1, True, ""
+    if ranks > 1:
+        yield 1, 1, False, "parallel.stage=1"
+        yield 2, 1, False, "parallel.stage=2"
+        yield 8 // ranks, 1, True, "parallel.stage=3"
 
 
 def digest(folder: Path) -> str:
@@ -78,8 +83,8 @@ def train(ranks: int, recipe: str, folder: Path, words: list[str]) -> None:
         sys.exit(f"{' '.join(command)}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
 
 
-def run(recipe: str, dtype: str, steps: int, ranks: int, way: tuple[int, int, bool], folder: Path) -> str:
-    accumulate, threads, resumes = way
+def run(recipe: str, dtype: str, steps: int, ranks: int, way: Way, folder: Path) -> str:
+    accumulate, threads, resumes, layout = way
     words = [
         *COMMON,
         *SIZES[recipe],
@@ -93,9 +98,7 @@ def run(recipe: str, dtype: str, steps: int, ranks: int, way: tuple[int, int, bo
     words += [f"train.eval_batches={batches * accumulate}"]
     if resumes:
         train(8 // ranks, recipe, folder, [*words, f"train.steps={steps // 2}"])
-        train(ranks, recipe, folder, [*words, f"train.steps={steps}", "--resume"])
-    else:
-        train(ranks, recipe, folder, [*words, f"train.steps={steps}"])
+    train(ranks, recipe, folder, [*words, *layout.split(), f"train.steps={steps}", *["--resume"] * resumes])
     return digest(folder)
 
 
@@ -115,6 +118,7 @@ def main() -> None:
                     start = time.perf_counter()
                     with tempfile.TemporaryDirectory() as folder:
                         name = "{} batches, {} threads".format(*way[:2]) + (", resumed" if way[2] else "")
+                        name += f", {way[3]}" if way[3] else ""
                         bits = run(recipe, dtype, args.steps, ranks, way, Path(folder) / "run")
                     found.setdefault(bits, []).append(f"{ranks} ranks, {name}")
                     seconds = time.perf_counter() - start

@@ -11,6 +11,7 @@ from ampkit import config
 from ampkit.backends.cpu.threads import get_num_threads, set_num_threads
 from ampkit.base.errors import ConfigError
 from ampkit.core import random
+from ampkit.distributed.optim import ZeroRedundancyOptimizer
 from ampkit.run.loop import StepRow, fit
 from ampkit.run.ranks import ALONE, Ranks, whole
 
@@ -51,6 +52,10 @@ def trained(made, group=None, checkpoints=None, resume=False, until=None):
             if row.step == until and not isinstance(row, StepRow):
                 run.save()
                 break
+        if isinstance(run.optimizer, ZeroRedundancyOptimizer):
+            run.optimizer.consolidate_state_dict()
+            if group.rank():
+                return rows, b""
         state = whole(run.snapshot())
         tensors = [*state["model"].values(), *state["average"].values()]
         tensors += [value for each in state["optimizer"]["state"].values() for value in each.values()]
@@ -80,7 +85,7 @@ def test_a_run_resumes_on_another_number_of_ranks_with_the_same_bits(tmp_path):
     assert on(4, made, checkpoints=tmp_path, resume=True) == [(rows[3:], state)] * 4
 
 
-@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize("stage", [1, 2, 3])
 @pytest.mark.parametrize(
     ("kind", "dtype"), [("cnn", "float16"), ("mlp", "bfloat16"), ("gpt", "float32"), ("gpt", "float16")]
 )
@@ -94,12 +99,28 @@ def test_parameters_that_ranks_share_out_do_not_change_a_bit(kind, dtype, stage)
         assert found[0][1] == state and [each[0] for each in found] == [rows] * size
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("optimizer.state_dtype=bfloat16", "optimizer.stochastic_rounding=true", "amp.parameters=low"),
+        ("optimizer.state_dtype=int8",),
+        ("optimizer.name=muon",),
+    ],
+)
+def test_a_state_that_ranks_share_out_has_the_bits_of_one_process_in_any_dtype_and_with_products(words):
+    rows, state = trained(recipe("mlp", *words, "amp.dtype=bfloat16"))
+    found = on(2, recipe("mlp", *words, "amp.dtype=bfloat16", "parallel.stage=1"))
+    assert found[0] == (rows, state) and found[1][0] == rows
+
+
 def test_a_run_resumes_with_another_stage_and_number_of_ranks_with_the_same_bits(tmp_path):
     words = "amp.dtype=float16", "train.checkpoint_every=2"
     rows, state = trained(recipe("cnn", *words))
-    assert on(4, recipe("cnn", *words, "parallel.stage=3"), checkpoints=tmp_path, until=2)[0][0] == rows[:3]
-    found = on(2, recipe("cnn", *words, "parallel.stage=2"), checkpoints=tmp_path, resume=True)
-    assert found[0] == (rows[3:], state)
+    for first, second in ((3, 2), (1, 3), (2, 1)):
+        options = {"checkpoints": tmp_path / str(first)}
+        assert on(4, recipe("cnn", *words, f"parallel.stage={first}"), **options, until=2)[0][0] == rows[:3]
+        found = on(2, recipe("cnn", *words, f"parallel.stage={second}"), **options, resume=True)
+        assert found[0] == (rows[3:], state)
 
 
 def test_an_update_has_the_samples_that_it_has_without_accumulation_and_an_epoch_leaves_out_what_does_not_fill_one():
@@ -124,7 +145,7 @@ def test_what_does_not_fit_is_refused_in_one_line():
     assert "parallel.wire_dtype: needs float32" in refused("parallel.wire_dtype=bfloat16")
     assert "parallel.sync_batchnorm: needs false" in refused("parallel.sync_batchnorm=true")
     rounds = refused("parallel.stage=3", "optimizer.state_dtype=bfloat16")
-    assert "optimizer.state_dtype: needs float32 with parallel.deterministic and parallel.stage, got bfl" in rounds
+    assert "optimizer.state_dtype: needs float32 with parallel.deterministic and parallel.stage=3, got" in rounds
     random_rounding = refused("parallel.stage=2", "optimizer.stochastic_rounding=true", "amp.parameters=low")
     assert "optimizer.stochastic_rounding: needs false with parallel.deterministic and par" in random_rounding
     assert "train.compile: needs false" in refused("train.compile=true")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from ampkit.cli import main
 from ampkit.core import random
 from ampkit.core.nested import tensors_in
 from ampkit.run.checkpoint import Checkpoints
-from ampkit.run.loop import fit
+from ampkit.run.loop import StepRow, fit
 from ampkit.run.ranks import Ranks
 
 pytestmark = pytest.mark.no_gpu
@@ -122,17 +123,45 @@ def test_a_resumed_run_has_the_bits_of_one_that_was_not_interrupted(recipe, tmp_
 
 
 @mpi
-def test_a_run_of_sharded_ranks_goes_on_without_sharding_and_the_other_way_round(recipe, tmp_path):
+@pytest.mark.parametrize(("first", "second"), [(3, 2), (1, 3), (2, 1)])
+def test_a_run_of_sharded_ranks_goes_on_with_another_stage(first, second, tmp_path):
     path = str(Path(__file__).parents[2] / "recipes/text_gpt.toml")
     words = [f"data.path={Path(__file__).parent}", "train.steps=10", "train.eval_every=5", "train.log_every=1"]
     words += ["model.n_layer=2", "model.n_embd=16", "model.block_size=16", "data.batch_size=6", "train.accumulate=2"]
     words += ["train.eval_batches=3", "train.ema=0.9", "train.threads=1", "optimizer.eps=1e-4", "schedule.warmup=2"]
     assert main(["train", path, *words, "--run-dir", str(tmp_path / "one")]) == 0
     directory = tmp_path / "run"
-    assert train(2, directory, path, *words, "parallel.stage=3", fault="signal").returncode == 130
-    resumed = train(3, directory, path, *words, "parallel.stage=2", "train.steps=10", "--resume")
+    assert train(2, directory, path, *words, f"parallel.stage={first}", fault="signal").returncode == 130
+    resumed = train(3, directory, path, *words, f"parallel.stage={second}", "train.steps=10", "--resume")
     assert resumed.returncode == 0, resumed.stderr
     need_close(rows_of(directory), rows_of(tmp_path / "one"), 2e-5)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("amp.dtype=float16", "amp.init_scale=4194304"),
+        ("optimizer.name=lamb", "amp.dtype=bfloat16", "amp.parameters=low"),
+        ("train.compile=true",),
+    ],
+)
+def test_a_state_that_ranks_share_out_has_the_bits_of_one_that_each_has(words, recipe, tmp_path):
+    words = [*words, "train.steps=4", "train.eval_every=2", "data.batch_size=64", "train.eval_batches=2"]
+
+    def trained(stage, group):
+        with random.drawing_from(random.Stream()):
+            run = fit(config.load(recipe(), [*words, f"parallel.stage={stage}"]), tmp_path / stage, ranks=Ranks(group))
+            rows = [(row.loss, row.grad_norm, row.scale) if isinstance(row, StepRow) else row for row in run]
+            arenas = (arena for each in run.optimizer.param_groups for arena in each.arenas)
+            held = sum(flat.nbytes for arena in arenas for flat in arena.moment_arrays())
+            return rows, held, [tensor.numpy(force=True).tobytes() for tensor in run.model.state_dict().values()]
+
+    whole, shared = (on_ranks(2, partial(trained, stage)) for stage in "01")
+    assert [(rows, weights) for rows, _, weights in shared] == [(rows, weights) for rows, _, weights in whole]
+    mine, theirs = (held for _, held, _ in shared)
+    assert 0 < mine < whole[0][1] and mine + theirs == whole[0][1]
+    first, second = (tensors_in(Checkpoints(tmp_path / stage).at(4).state) for stage in "01")
+    assert [each.numpy().tobytes() for each in first] == [each.numpy().tobytes() for each in second]
 
 
 @mpi
@@ -141,6 +170,11 @@ def test_an_error_of_all_ranks_is_printed_once(recipe, tmp_path):
         ("none", "train.foo=1", "train.foo: needs a known key"),
         ("none", "parallel.stage=2 train.compile=true", "parallel.stage: needs train.compile=false"),
         ("none", "parallel.stage=3 optimizer.name=lamb", "LAMB, whose update reads whole parameters"),
+        (
+            "none",
+            "parallel.stage=1 optimizer.name=adamwschedulefree",
+            "parallel.stage: needs an optimizer that upd",
+        ),
         ("one core", "train.threads=", "needs a core for each rank of a machine, got 2 ranks for 1 of "),
     ]
     for fault, word, said in cases:
@@ -178,7 +212,9 @@ def test_a_fault_on_one_rank_ends_all_and_names_it(fault, status, said, recipe, 
         assert re.search(pattern, found.stderr), found.stderr
 
 
-@pytest.mark.parametrize(("accumulate", "more"), [(1, ""), (3, "[parallel]\nstage = 3"), (1, DETERMINISTIC)])
+@pytest.mark.parametrize(
+    ("accumulate", "more"), [(1, ""), (3, "[parallel]\nstage = 3"), (1, "[parallel]\nstage = 1"), (1, DETERMINISTIC)]
+)
 def test_all_ranks_save_the_last_whole_step_where_the_data_of_one_raise(accumulate, more, recipe, tmp_path):
     words = [f"train.accumulate={accumulate}", "train.steps=6", "data.batch_size=64", "train.eval_batches=2"]
     made = config.load(recipe("dropout = 0.3", more), words)

@@ -38,13 +38,14 @@ def rows_of(directory):
     return [{key: value for key, value in row.items() if key not in ("seconds", "memory")} for row in rows]
 
 
-def test_a_recipe_has_the_numbers_of_one_process_and_resumes_on_other_ranks(tmp_path):
+@pytest.mark.parametrize("stage", [1, 3])
+def test_a_recipe_has_the_numbers_of_one_process_and_resumes_on_other_ranks(tmp_path, stage):
     text = tmp_path / "text.txt"
     text.write_text("".join(f"def f{i}(x): return x * {i}\n" for i in range(200)))
     words = ["text_gpt", *WORDS, f"data.path={text}"]
     one, four = tmp_path / "one", tmp_path / "four"
     assert main(["train", *words, "train.steps=4", "--run-dir", str(one)]) == 0
-    parts = ["parallel.tensor=2", "parallel.stage=3"]
+    parts = ["parallel.tensor=2", f"parallel.stage={stage}"]
     assert launched(4, *words, "train.steps=4", *parts, "--run-dir", str(four)).returncode == 0
     for mine, theirs in zip(rows_of(four), rows_of(one), strict=True):
         assert mine.keys() == theirs.keys()

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from ... import backends
 from ...core.saved_state import need_keys
+from ...distributed.optim import ZeroRedundancyOptimizer
 from ..checkpoint import Checkpoints, need_counts
 from ..ranks import Ranks, has_parts, whole
 from ..training_state import TrainingState
@@ -127,11 +128,20 @@ class SavedTraining(TrainingState):
         """Save a checkpoint if there is a directory for them, unless this very state was saved already."""
         self._device.synchronize()
         if self.checkpoints is not None and self._saved != (self.done, self.evaluated):
-            state = whole(self.state_dict()) if has_parts(self.model) else None
+            state = self._whole_state()
             own = self.ranks.agreed(self.rank_state) if self.ranks.size > 1 else None
             by_rank = {} if own is None else {"ranks": self.ranks.gathered(own)}
             self.ranks.agreed(lambda: self._write_checkpoint(state, by_rank))
             self._saved = (self.done, self.evaluated)
+
+    def _whole_state(self) -> dict[str, Any] | None:
+        """On rank 0 the state, of whole tensors, where the ranks have it together; else None."""
+        if isinstance(self.optimizer, ZeroRedundancyOptimizer):
+            group = self.optimizer.process_group
+            self.optimizer.consolidate_state_dict(group.ranks[0])
+            if group.rank():
+                return None
+        return whole(self.state_dict()) if has_parts(self.model) else None
 
     def _write_checkpoint(self, whole_state: dict[str, Any] | None, by_rank: dict[str, Any]) -> None:
         if self.checkpoints is not None and self.ranks.rank == 0:
