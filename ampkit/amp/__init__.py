@@ -41,9 +41,9 @@ def is_autocast_available(device_type: str) -> bool:
 def custom_fwd(fwd: Callable[..., Any] | None = None, *, device_type: str, cast_inputs: Any = None) -> Any:
     """Decorate the forward of an `autograd.Function` that is called under autocast, with ctx or without.
 
-    Without cast_inputs it spans as it is called. With a floating-point dtype there, a call inside of a region casts the
+    Without cast_inputs it runs as it is called. With a floating-point dtype there, a call inside of a region casts the
     floating-point tensors on `device_type` among its arguments, also in lists, tuples and dicts, but for float64, and
-    spans with autocast off; a call outside of a region changes nothing. The backward takes `custom_bwd`.
+    runs with autocast off; a call outside of a region changes nothing. The backward takes `custom_bwd`.
     Raises DeviceError for an unknown device_type, DTypeError for another dtype or something that cannot be called.
     """
     kind, dtype = policy.need_kind(device_type), None if cast_inputs is None else _floating(cast_inputs)

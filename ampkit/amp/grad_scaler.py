@@ -309,7 +309,7 @@ class GradScaler:
         return self._scale.state_dict() if self._enabled else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state, ours or PyTorch's; a scale beyond min_scale or max_scale is clamped.
+        """Load a state, ampkit's or PyTorch's; a scale beyond min_scale or max_scale is clamped.
 
         Raises, before anything changes, StateError for an empty dict, ArgumentError for one that lacks keys or is out
         of range. A disabled scaler accepts any dict and ignores it.

@@ -34,7 +34,7 @@ from ..core.autograd.grad_mode import enable_grad, is_grad_enabled, no_grad
 from ..core.autograd.node import Node, alias, attach, named_node_type
 from ..core.autograd.saved_hooks import pack, unpack
 from ..core.autograd.views import move, need_changeable, share
-from ..core.dispatch.batching.array import innermost, used
+from ..core.dispatch.batching.array import innermost, live_levels
 from ..core.dispatch.batching.boundary import lifted
 from ..core.nested import tensors_in
 from ..core.tensor import Tensor
@@ -245,7 +245,7 @@ class Function:
         """
         split = cls.setup_context is not Function.setup_context
         args = lifted(_bound(cls.forward, args, kwargs, split))
-        if used and (level := innermost([t.array for t in tensors_in(args)])) is not None:
+        if live_levels and (level := innermost([t.array for t in tensors_in(args)])) is not None:
             if cls.vmap is not Function.vmap:
                 return mapped(cls, args, level)
             return by_ops(cls.__name__, lambda: cls._run(args, split))

@@ -6,12 +6,12 @@ caller of Python would expect (`ShapeError` is a `ValueError`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 
 class UnsupportedError(Exception):
-    """Raised by a kernel that has no implementation for a call; the reference runs in its place (core/dispatch.py)."""
+    """Raised by a kernel that has no implementation for a call; the reference runs in its place (see core/dispatch)."""
 
 
 class AmpkitError(RuntimeError):
@@ -59,6 +59,11 @@ def one_of(values: Iterable[Any]) -> str:
     """The values in words: `'a', 'b' or 'c'`."""
     *others, last = map(repr, values)
     return f"{', '.join(others)} or {last}" if others else last
+
+
+def some_of(names: Sequence[str], most: int = 5) -> str:
+    """The first names, separated by commas, and how many more there are: "a, b and 7 more"."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def unquoted(name: str, value: Any) -> str | None:

@@ -165,7 +165,7 @@ def _cure(kind: type) -> str | None:
 
 
 def _need_to_meet(op: Any, cast: Cast, active: Policy | None, stored: list[DType], entries: list[Entry]) -> None:
-    # A product of mixed dtypes, or float64 among narrower floats in a listed op, is a mistake more often than a wish.
+    # A product of mixed dtypes, or float64 among narrower floats in a listed op, is more often a mistake than intended.
     found = set(stored)
     floats = found & FLOATS
     product = op.cast is Cast.LOW and len(found) > 1 and (active is None or len(floats) < len(found))

@@ -24,7 +24,7 @@ def cast(array: Any, dtype: DType) -> Any:
 
 
 def cast_unread(array: Any, dtype: DType) -> Any:
-    """`cast`, for who reads no elements of the result, which may wait in a compiled step."""
+    """`cast` for callers that read no elements of the result, which a compiled step may then compute later."""
     if queue.active and array.dtype != dtype and not is_traced(array):
         made = queue.held.cast(array, dtype)
         if made is not None:

@@ -43,7 +43,7 @@ from .cast_plan import CastPlan, asking_for, make_plan
 from .dispatch import Kernel, Primitive, always
 from .dispatch.batching import call as batched
 from .dispatch.batching import rules, second, spread
-from .dispatch.batching.array import used
+from .dispatch.batching.array import live_levels
 from .policy import Cast, region
 from .policy.recipe import QuantizationRecipe
 from .signature import Signature, number_and_type
@@ -192,7 +192,7 @@ class Op:
         saved, primitive, dy = node.saved, self.backward_primitive, with_zeros(node, dys)
         params = dict(zip(self.signature.param_names, node.params, strict=True)) if node.params else {}
         kernel = (
-            (used and spread.spread(self, node, dy))
+            (live_levels and spread.spread(self, node, dy))
             or node.kernel.own_backward
             or primitive.choose(node.plan.backend, dispatch.call, (dy, saved, needs), params)
         )
@@ -281,7 +281,7 @@ class Op:
         absent = [isinstance(i, Tensor) and type(i._array) is Absent for i in inputs]
         if any(absent):
             plan = asking_for(plan, absent)
-        if used and batched.innermost(held) is not None:
+        if live_levels and batched.innermost(held) is not None:
             plan = batched.plan_of(self, plan)
         self.plans[full] = plan
         return plan

@@ -26,6 +26,14 @@ def _array(data: Any) -> Array:
         raise ShapeError("Parameter", "lists of one length on every axis", shown(data)) from None
 
 
+def _share_version(made: Tensor, data: Any) -> None:
+    # `made` has the memory of `data`: changes in place of a tensor show in its version, those of an array nowhere.
+    if isinstance(data, Tensor):
+        made._version_counter = data.detach()._version_counter
+    elif made.array is data:
+        made._version_counter.append(0)
+
+
 class Buffer(Tensor):
     """A tensor that an assignment to an attribute of a Module registers as a buffer; not trained.
 
@@ -38,10 +46,7 @@ class Buffer(Tensor):
     def __init__(self, data: Any, *, persistent: bool = True):
         super().__init__(data.array if isinstance(data, Tensor) else _array(data))
         self.persistent = persistent
-        if isinstance(data, Tensor):
-            self._version_counter = data.detach()._version_counter
-        elif self.array is data:
-            self._version_counter.append(0)
+        _share_version(self, data)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         with backends.device_guard(self.array):
@@ -74,10 +79,7 @@ class Parameter(Tensor):
             data.array if isinstance(data, Tensor) else _array(data),
             switch("Parameter", "requires_grad", requires_grad),
         )
-        if isinstance(data, Tensor):
-            self._version_counter = data.detach()._version_counter
-        elif self.array is data:
-            self._version_counter.append(0)
+        _share_version(self, data)
 
     def _hold(self, array: Array) -> None:
         super()._hold(array)

@@ -17,7 +17,7 @@ import numpy as np
 from ..base.errors import ArgumentError, StateError
 from ..base.scoped import ScopedVariable
 
-# What wants to know of a draw, and may refuse it, given the arrays of Stream.take.
+# Called before a draw with the arrays of Stream.take; may raise, to refuse it.
 before_draw: list[Callable[[tuple[Any, ...]], None]] = []
 
 

@@ -47,7 +47,7 @@ Edge = tuple[Any, int, tuple[int, ...], DType]
 class Tensor(TensorBase, TensorMethods, metaclass=TensorType):
     """An array on a device and, where a gradient is wanted, its edge on the tape.
 
-    array: the NumPy or CuPy array itself. Scripts may hang attributes of their own on a tensor, by any other name that
+    array: the NumPy or CuPy array itself. Scripts may set attributes of their own on a tensor, by any other name that
     PyTorch does not use; they are copied and pickled with it.
 
     _tape_edge: where its gradient flows (see Edge), or None if operations on it are not recorded. _version_counter: the

@@ -74,7 +74,7 @@ class TensorBase:
     _norm_by_rows = False  # of a parameter whose norm has bits that do not depend on who has which rows (optim/flat)
 
     array: Array
-    _array: Array  # the same, for who reads none of its elements (see `guard_reads` in tensor.py)
+    _array: Array  # the same, for code that reads no elements (see `guard_reads` in tensor.py)
     requires_grad: bool
 
     def _from_state(self, entry: Any) -> Any:

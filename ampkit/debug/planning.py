@@ -19,7 +19,7 @@ from ..base.dtypes import FLOATS, DType, float32
 from ..base.errors import ConfigError, DTypeError
 from ..base.observe import BACKWARD, FORWARD, Event, observing
 from ..core.autograd.tape import grad
-from ..core.dispatch.batching.call import hearing
+from ..core.dispatch.batching.call import watching_loops
 from ..core.module_path import current, current_path, follow, matches, path_in_words
 from ..core.op import Op
 from ..core.parameter import Parameter
@@ -60,7 +60,7 @@ def plan(
     context: AbstractContextManager[Any] = nullcontext() if policy is None else autocast(enabled=False)
     try:
         region = context if active is None else autocast(policy=active)
-        with unchanged(model), region, follow(), observing(recorder), hearing() as looped:
+        with unchanged(model), region, follow(), observing(recorder), watching_loops() as looped:
             out = model(*arguments) if loss is None else loss(model, *arguments)
             if loss is not None:
                 recorder.last = "the backward"

@@ -21,12 +21,6 @@ def new_parameter(shape: tuple[int, ...], device: Any = None, dtype: Any = None)
     return Parameter(Tensor(backends.get(device).zeros(shape, wanted)))
 
 
-def zeros(shape: tuple[int, ...], device: Any = None, dtype: Any = None) -> Tensor:
-    """A Tensor of zeros, for buffers; float32 on the default device unless dtype or device says otherwise."""
-    wanted = dtypes.default() if dtype is None else dtypes.parse(dtype)
-    return Tensor(backends.get(device).zeros(shape, wanted))
-
-
 def is_size(value: Any) -> bool:
     """Whether `value` is a positive integer."""
     return is_whole(value) and not isinstance(value, bool) and 1 <= value <= MOST

@@ -179,7 +179,7 @@ class Optimizer(OptimizerGroups, OptimizerHooks):
             span.commit(all_finite)
 
     def update_span(self, group: ParamGroup, span: Span, all_finite: Array | None) -> None:
-        """Update the weights, moments and copies of one span, and tell who watches of it."""
+        """Update the weights, moments and copies of one span, and tell observers."""
         name = f"{type(self).__name__.lower()}_update"
         if observe.profilers:
             observe.notify_start(name, "", span.gradient)
@@ -307,7 +307,7 @@ class Optimizer(OptimizerGroups, OptimizerHooks):
         return {**dict(sorted(state.items())), **deepcopy(self.named_state)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state, ours or PyTorch's. Raises ArgumentError, before anything changes, if it does not fit."""
+        """Load a state, ampkit's or PyTorch's. Raises ArgumentError, before anything changes, if it does not fit."""
         where = f"{type(self).__name__}.load_state_dict"
         if isinstance(state_dict, dict):
             state_dict = self._run_hooks("load_pre", dict(state_dict))

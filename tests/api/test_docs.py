@@ -25,7 +25,7 @@ from ampkit.backends.cpu.native import library as native
 from ampkit.backends.cpu.onednn.library import library
 from ampkit.base.registry import MODELS, OPTIMIZERS
 from ampkit.cli import main
-from ampkit.core.dispatch.batching.call import hearing
+from ampkit.core.dispatch.batching.call import watching_loops
 from ampkit.core.op import ops as registry
 from ampkit.core.policy import categories
 from ampkit.run import loop
@@ -219,7 +219,7 @@ def test_the_op_of_add_an_op_passes_the_checks_that_the_page_promises():
         x = ampkit.randn(3, 4)
         slope = func.jvp(names["squareplus"], (x,), (ampkit.ones_like(x),))[1]
         assert float((slope - func.grad(lambda x: names["squareplus"](x).sum())(x)).abs().max()) < 1e-6
-        with hearing() as looped:
+        with watching_loops() as looped:
             assert (ampkit.vmap(names["squareplus"])(x) == names["squareplus"](x)).all() and not looped
         tested = eval(case.replace("# tests/cases/pointwise.py", "").strip(), vars(testing))
         testing.check(tested)

@@ -11,8 +11,8 @@ from ampkit.amp import GradScaler
 from ampkit.autograd import Function, grad
 from ampkit.base.errors import ArgumentError, NonFiniteError, RangeError, StateError
 from ampkit.core.autograd.recompute import recompute
-from ampkit.core.dispatch.batching.array import used
-from ampkit.core.dispatch.batching.call import hearing
+from ampkit.core.dispatch.batching.array import live_levels
+from ampkit.core.dispatch.batching.call import watching_loops
 from ampkit.core.dispatch.batching.rules import elementwise
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.op import ops as registry
@@ -84,7 +84,7 @@ TRANSFORMED = {
 def test_with_other_transforms(name):
     loop = lambda f: lambda batch: ops.stack([f(sample) for sample in batch])  # noqa: E731
     shared = lambda f, w: lambda batch: ops.stack([f(w, sample) for sample in batch])  # noqa: E731
-    with hearing() as looped:
+    with watching_loops() as looped:
         found = TRANSFORMED[name](func.vmap, lambda f, w: lambda batch: func.vmap(f, (None, 0))(w, batch))
     close(found, TRANSFORMED[name](loop, shared))
     assert not looped or name == "vmap(hessian) of a net"
@@ -134,7 +134,7 @@ def test_per_sample_gradients_of_models_run_no_loop(name, dtype):
         out = func.functional_call(model, params, (x[None],))
         return ops.cross_entropy(out.reshape(-1, out.shape[-1]).float(), y.reshape(-1))
 
-    with autocast(dtype=dtype or ampkit.bfloat16, enabled=dtype is not None), hearing() as looped:
+    with autocast(dtype=dtype or ampkit.bfloat16, enabled=dtype is not None), watching_loops() as looped:
         found = func.vmap(func.grad(loss), (None, 0, 0))(params, x, y)
         assert not looped
         for sample in range(3):
@@ -154,7 +154,7 @@ def test_rows_of_a_jacobian_recorded_in_a_region(norm):
     with autocast(dtype=ampkit.bfloat16):
         out = net(x)
         seeds = ops.eye(out.numel()).reshape(-1, *out.shape).to(out.dtype)
-        with hearing() as looped:
+        with watching_loops() as looped:
             found = func.vmap(lambda seed: grad(out, x, seed, retain_graph=True)[0])(seeds)
     assert not looped
     close(found, ops.stack([grad(out, x, seed, retain_graph=True)[0] for seed in seeds]))
@@ -181,7 +181,7 @@ def test_an_ensemble_trains_with_a_scaler():
     def loss(p):
         return (func.functional_call(members[0], p, (X,)) - X.sum(1, True)).square().mean()
 
-    with autocast(dtype=ampkit.float16), hearing() as looped:
+    with autocast(dtype=ampkit.float16), watching_loops() as looped:
         for optimizer, scaler, total in (
             (Adam(list(params.values()), lr=0.01), GradScaler("cpu"), lambda: func.vmap(loss)(params).sum()),
             (
@@ -280,7 +280,7 @@ def test_random_numbers():
     np.testing.assert_array_equal(first, ops.dropout(ones[0]).numpy())
     attend = lambda x: ops.scaled_dot_product_attention(x, x, x, dropout_p=0.5)  # noqa: E731
     heads = ops.ones(3, 2, 8, 4)
-    with hearing() as looped:
+    with watching_loops() as looped:
         different = func.vmap(attend, randomness="different")(heads)
     assert (different[0] != different[1]).any() and not looped
     same = func.vmap(attend, randomness="same")(heads)
@@ -320,7 +320,7 @@ def test_jacobians_of_a_function_that_reads_values():
 
 
 def test_what_has_no_rule_runs_once_per_sample_and_is_named():
-    with hearing() as looped:
+    with watching_loops() as looped:
         found = func.vmap(lambda x: ops.tanh(x) + ops.prod(x))(X)
     close(found, ops.stack([ops.tanh(x) + ops.prod(x) for x in X]))
     assert list(looped) == ["prod"]
@@ -350,7 +350,7 @@ def test_an_op_of_ones_own_loops_until_it_has_a_rule():
         expected = ops.stack([func.grad(lambda x: squareplus_of_test(x).sum())(x) for x in X])
         for rule, loops in ((None, ["squareplus_of_test"]), (elementwise, [])):
             squareplus_of_test.batching = rule
-            with hearing() as looped:
+            with watching_loops() as looped:
                 close(func.vmap(func.grad(lambda x: squareplus_of_test(x).sum()))(X), expected)
             assert list(looped) == loops
     finally:
@@ -359,12 +359,12 @@ def test_an_op_of_ones_own_loops_until_it_has_a_rule():
 
 def test_nothing_stays_when_the_results_are_gone():
     weight = W.clone().requires_grad_()
-    before = len(used)
+    before = len(live_levels)
     out = func.vmap(lambda x: energy(weight, x))(X)
-    assert len(used) == before + 1
+    assert len(live_levels) == before + 1
     out.sum().backward()
     del out
-    assert len(used) == before
+    assert len(live_levels) == before
 
 
 def accumulate(total):

@@ -7,7 +7,7 @@ import pytest
 import ampkit
 from ampkit import distributions, func, ops
 from ampkit.base.errors import StateError
-from ampkit.core.dispatch.batching.call import hearing
+from ampkit.core.dispatch.batching.call import watching_loops
 
 P = [[0.2, 0.5, 0.3], [0.9, 0.05, 0.05], [0.1, 0.1, 0.8], [0.3, 0.4, 0.3]]
 DRAWS = {
@@ -42,7 +42,7 @@ def test_samples_draw_what_one_draw_of_the_whole_batch_gives(draw, generator):
     ampkit.manual_seed(generator or 3)
     wanted = draw(p, (4,))
     ampkit.manual_seed(generator or 3)
-    with hearing() as looped:
+    with watching_loops() as looped:
         found = func.vmap(lambda row: draw(row, ()), randomness="different")(p)
     assert not looped
     assert found.dtype == wanted.dtype

@@ -9,7 +9,7 @@ import pytest
 
 import ampkit
 from ampkit import Tensor, autocast, func, ops, tensor
-from ampkit.core.dispatch.batching.call import hearing
+from ampkit.core.dispatch.batching.call import watching_loops
 
 SIZE, OUTER = 3, 2
 MAPPED = [axes for axes in product((0, None), repeat=3) if axes != (None,) * 3]
@@ -46,7 +46,7 @@ def weighted(x, w, b):
 def test_values_and_gradients_are_those_of_a_loop(axes, lead):
     given = operands(axes, lead)
     each = range(SIZE)
-    with hearing() as looped:
+    with watching_loops() as looped:
         value = func.vmap(ops.linear, axes)(*given)
         gradients = func.vmap(func.grad(weighted, (0, 1, 2)), axes)(*given)
         total = func.grad(lambda *given: func.vmap(weighted, axes)(*given).sum(), (0, 1, 2))(*given)

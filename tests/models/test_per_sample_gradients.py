@@ -8,7 +8,7 @@ from models.test_models import CASES
 
 import ampkit
 from ampkit import autocast, func, nn, ops
-from ampkit.core.dispatch.batching.call import hearing
+from ampkit.core.dispatch.batching.call import watching_loops
 from ampkit.core.tensor import Tensor
 
 
@@ -56,7 +56,7 @@ def test_no_op_of_a_model_runs_once_per_sample(name, dtype):
     params, loss, x = of(name)
     axis = 1 if name in ("LSTM", "GRU", "RNN") else 0
     with autocast(dtype=ampkit.bfloat16, enabled=dtype == "bfloat16"):
-        with hearing() as looped:
+        with watching_loops() as looped:
             found = func.vmap(func.grad(loss), (None, axis))(params, x)
         assert not looped
         wanted = [func.grad(loss)(params, x.select(axis, i)) for i in range(x.shape[axis])]

@@ -58,6 +58,12 @@ def link_saved(op: Any, node: Node) -> dict[str, Any]:
     return linked
 
 
+def linked_input(op: Any, linked: dict[str, Any], i: int) -> Any:
+    """Input `i` as `link_saved` gave it; None if it was not saved."""
+    held = linked.get(op.signature.name_of(i))
+    return held[i] if type(held) is tuple else held
+
+
 def _link(array: Any, compute: DType | None, edge: Any, version: Any) -> TracedArray:
     wide = widen(array, compute)
     tensor = Tensor(wide) if edge is None else alias(wide, edge)
@@ -70,8 +76,7 @@ def _replay_forward(op: Any, node: Node, dys: list[Any], linked: dict[str, Any])
     inputs: list[Any] = []
     zeros = backends.backend_of(next(plain(dy) for dy in dys if dy is not None)).zeros
     for i, edge in enumerate(node.edges):
-        held = linked.get(op.signature.name_of(i))
-        held = held[i] if type(held) is tuple else held
+        held = linked_input(op, linked, i)
         was_given = edge is not None or (i < len(node.versions) and not isinstance(node.versions[i], tuple))
         if held is None and was_given:
             other, compute = op.stand_ins.get(op.signature.name_of(i)), node.plan.compute

@@ -16,7 +16,7 @@ from ampkit.base import dtypes
 from ampkit.base.errors import ArgumentError, DeviceError, DTypeError, ShapeError, StateError
 
 from ..capture.recorder import recorders
-from ..dispatch.batching.array import innermost, need_room, used
+from ..dispatch.batching.array import innermost, live_levels, need_room
 from ..dispatch.batching.boundary import beside
 from ..fp_errors import ignore_fp_errors
 from ..nested import tensors_in
@@ -97,7 +97,7 @@ def _part(self: Tensor) -> Any:
 
 def _assign(target: Any, values: Any) -> None:
     # An array or a number.
-    if used:
+    if live_levels:
         need_room(target, values)
     if target.dtype in dtypes.NARROW and not hasattr(values, "dtype"):
         target.view(dtypes.uint8)[...] = byte_of(values, target.dtype)
@@ -158,7 +158,7 @@ def take(self: Tensor, made: Tensor) -> Tensor:
     """Overwrite self with the values of `made`, which fits it, and let the gradient go where that of `made` goes."""
     if made._tape_edge is not None:
         need_views_on_tape(self)
-        if used and (level := innermost((self.array,))) is not None:
+        if live_levels and (level := innermost((self.array,))) is not None:
             made = beside(made, level)
     for recorder in recorders:
         recorder.written(self, made.array)

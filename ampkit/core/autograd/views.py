@@ -25,7 +25,7 @@ from .grad_mode import enable_grad, grad_scope
 from .node import Node, alias
 from .traced_array import run, stands_for
 
-# What wants to know of a tensor that is about to change in place, while it still has its values.
+# Called with a tensor that is about to change in place, while it still has its values.
 before_change: list[Callable[[Tensor], None]] = []
 
 

@@ -22,7 +22,7 @@ from ...base.errors import UnsupportedError
 from ...base.scoped import ScopedVariable
 from ..autograd.saved import Saved, widen_saved
 from ..casts import widen
-from .batching.array import innermost, used
+from .batching.array import innermost, live_levels
 from .tuning import Choices, in_force, running, signature
 
 Function = Callable[..., Any]
@@ -187,7 +187,7 @@ class Primitive:
         """Run the primitive on arrays; the first argument's backend selects the kernel."""
         device = None if backends.gpus is None else backends.gpus.enter(self.name, args)
         try:
-            if used and innermost(args) is not None:  # kernels know no batched arrays
+            if live_levels and innermost(args) is not None:  # kernels know no batched arrays
                 return self.reference.run(*args, **params)
             kernel = self.choose(backends.backend_of(args[0]).name, call, args, params)
             if queue.waiting:
@@ -202,7 +202,7 @@ class Primitive:
                 backends.gpus.leave(device)
 
     def launch(self, *args: Any) -> Any:
-        """Run the primitive, whose kernel may leave its launches waiting: for who reads no elements of the result."""
+        """`__call__` for callers that read no elements of the result: the kernel may leave its launches waiting."""
         kernel = self.choose(backends.backend_of(args[0]).name, call, args, {}) if queue.active else self.reference
         if not kernel.launches:
             return self(*args)

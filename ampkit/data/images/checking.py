@@ -9,7 +9,7 @@ from typing import Literal
 
 from ...backends.cpu.threads import usable_cpus
 from ...backends.threads import on_this_device
-from ...base.errors import FileError
+from ...base.errors import FileError, some_of
 from ...base.progress import advanced
 from .files import check, need_readers
 
@@ -70,7 +70,6 @@ def cure_of(faults: Mapping[int, str]) -> str:
 
 def in_words(root: Path, paths: Sequence[Path], faults: Mapping[int, str]) -> str:
     """How many files cannot be read, the first of them, and why."""
-    shown = [(index, faults[index].partition("\n")[0]) for index in sorted(faults)[:_SHOWN]]
+    shown = [(index, faults[index].partition("\n")[0]) for index in sorted(faults)]
     named = [f"{paths[index].relative_to(root)} ({why})" for index, why in shown]
-    more = f" and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
-    return f"{len(faults)} of {len(paths)} that cannot be read: {', '.join(named)}{more}"
+    return f"{len(faults)} of {len(paths)} that cannot be read: {some_of(named, _SHOWN)}"

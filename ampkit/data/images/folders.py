@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ...base.errors import FileError
+from ...base.errors import FileError, some_of
 from ...base.files import foreign
 from .files import SUFFIXES
 
@@ -79,19 +79,14 @@ def need_images(root: Path, classes: Sequence[str], labels: NDArray[np.int64], l
     if few := [f"{name} ({count})" for name, count in zip(classes, counts, strict=True) if count < least]:
         needs = f"at least {least} image{'s' if least > 1 else ''} in the folder of each class"
         more = ", one of them to hold out" if least > 1 else ""
-        raise FileError(f"images: {root}", needs + more, _some(few), "add images, or remove the folder")
+        raise FileError(f"images: {root}", needs + more, some_of(few), "add images, or remove the folder")
 
 
 def need_same_classes(folder: str | Path, classes: Sequence[str], other: str | Path, others: Sequence[str]) -> None:
     """Raise FileError unless the folders to train on and to evaluate on have the same classes."""
     only = [(folder, sorted(set(classes) - set(others))), (other, sorted(set(others) - set(classes)))]
-    if told := [f"{_some(names)} in {where} alone" for where, names in only if names]:
+    if told := [f"{some_of(names)} in {where} alone" for where, names in only if names]:
         raise FileError(f"images: {other}", f"the classes of {folder}", " and ".join(told))
-
-
-def _some(names: Sequence[str], most: int = 5) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def held_out_mask(

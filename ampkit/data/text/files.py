@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...base.errors import ArgumentError, ConfigError, FileError
+from ...base.errors import ArgumentError, ConfigError, FileError, some_of
 from ...base.files import foreign, opened, read
 from ...base.limits import Bytes, Fraction
 from ...base.registry import Splits, register_dataset
@@ -60,9 +60,8 @@ class _Corpus(NamedTuple):
     def note(self) -> str:
         """What was taken, in a line."""
         files = ", ".join(f"{count} file{'s' * (count > 1)} in {name}" for name, count in self.encodings.items())
-        binary = f"; skipped as binary: {', '.join(path.name for path in self.skipped[:3])}" if self.skipped else ""
-        more = f" and {len(self.skipped) - 3} more" if len(self.skipped) > 3 else ""
-        return f"text: {len(self.data):,} bytes of {files}{binary}{more}"
+        skipped = some_of([path.name for path in self.skipped], 3)
+        return f"text: {len(self.data):,} bytes of {files}" + (f"; skipped as binary: {skipped}" if skipped else "")
 
 
 def _corpus(path: str | Path | None, limit: int, encoding: str) -> _Corpus:

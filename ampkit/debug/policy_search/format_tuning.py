@@ -13,7 +13,7 @@ from ...core.policy import Policy
 from ...core.policy.recipe import QuantizationRecipe
 from .formats import FORMATS, Laboratory, lab
 from .sensitivity import Evaluation, Loss, Sensitivity, sensitivities
-from .tuning import Progress, as_toml, percent, within
+from .tuning import Progress, as_toml, percent, solver_in_words, within
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,7 +60,7 @@ class FormatTuning(ShowsItsText):
 
     def summary(self) -> str:
         """A line on the search: its solver, the errors, the work and the memory, and the budget."""
-        how = "by SciPy's milp" if self.solver == "milp" else "greedily; `pip install 'ampkit[tune]'` finds the best"
+        how = solver_in_words(self.solver)
         budget = f"of at most {percent(self.error)}" if self.error is not None else "the least"
         whole = sum(cost.kept for cost in self.found.wide.values())
         kept = f"layers keep {bytes_in_words(self.kept * whole)} for backward"

@@ -96,9 +96,8 @@ class Tuning(ShowsItsText):
 
     def summary(self) -> str:
         """A line on the search: its solver, the errors of what it runs in 16 bits, and the limit."""
-        how = "by SciPy's milp" if self.solver == "milp" else "greedily; `pip install 'ampkit[tune]'` finds the best"
         errors = f"errors add up to {percent(self.predicted)}, together {percent(self.measured)}"
-        return f"searched {how}: {errors}, of at most {percent(self.error)}"
+        return f"searched {solver_in_words(self.solver)}: {errors}, of at most {percent(self.error)}"
 
     def __str__(self) -> str:
         dtype = self.policies[1].policy.dtype.name if self.policies[1].policy else ""
@@ -277,6 +276,11 @@ def as_toml(policy: Policy | None) -> str:
     modules = ", ".join(f'"{path}" = "{dtype.name}"' for path, dtype in policy.modules)
     lines += [f"{name} = {{ {table} }}" for name, table in (("overrides", overrides), ("modules", modules)) if table]
     return "\n".join(lines) + "\n"
+
+
+def solver_in_words(solver: str) -> str:
+    """How a search went, by its solver, "milp" or "greedy"."""
+    return "by SciPy's milp" if solver == "milp" else "greedily; `pip install 'ampkit[tune]'` finds the best"
 
 
 def percent(share: float) -> str:

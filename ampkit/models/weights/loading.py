@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from ... import nn
-from ...base.errors import ArgumentError, DTypeError, StateError
+from ...base.errors import ArgumentError, DTypeError, StateError, some_of
 from ...base.files import foreign
 from ...core.dlpack import is_foreign, to_tensor
 from ...core.tensor import Tensor
@@ -42,8 +42,8 @@ class LoadedWeights(NamedTuple):
 
     def __str__(self) -> str:
         said = f"{len(self.loaded)} tensors of {self.layout} from {self.source}"
-        said += f"; newly initialized: {_listed(self.new)}" if self.new else ""
-        return said + (f"; left out of the file: {_listed(self.left_out)}" if self.left_out else "")
+        said += f"; newly initialized: {some_of(self.new)}" if self.new else ""
+        return said + (f"; left out of the file: {some_of(self.left_out)}" if self.left_out else "")
 
 
 def load_weights(model: nn.Module, weights: Weights) -> LoadedWeights:
@@ -87,7 +87,7 @@ def _state(where: str, weights: Weights) -> tuple[State, Path | None]:
     path = None
     if isinstance(weights, Mapping):
         if not source.is_state(weights):
-            raise DTypeError(where, "a dict of tensors by name", f"one with {_listed(tuple(map(repr, weights)))}")
+            raise DTypeError(where, "a dict of tensors by name", f"one with {some_of(tuple(map(repr, weights)))}")
         state: State = {name: _as_tensor(value) for name, value in weights.items()}
     else:
         path = source.find(where, weights)
@@ -109,7 +109,7 @@ def _layout(where: str, model: nn.Module, state: State, name: str) -> Layout:
     if any(each in own for each in state):
         return Layout("the model itself", kinds[0], (), SAME)
     strangers = [kind for sign, kind in STRANGERS.items() if any(fits(sign, each) for each in state)]
-    what = known[0].name if known else strangers[0] if strangers else f"another: {_listed(tuple(state))}"
+    what = known[0].name if known else strangers[0] if strangers else f"another: {some_of(tuple(state))}"
     cure = f"ampkit.models has {known[0].model} for them" if known else None
     raise StateError(where, f"weights of a {kinds[0]}", f"those of {what}, in {name}", cure)
 
@@ -211,8 +211,3 @@ def _need_tied(where: str, own: Mapping[str, Tensor], values: Mapping[str, Any])
 
 def _host(value: Any) -> Any:
     return value.numpy(force=True) if isinstance(value, Tensor) else np.asarray(value)
-
-
-def _listed(names: tuple[str, ...], most: int = 5) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more

@@ -15,7 +15,7 @@ from ampkit.core.tensor import Tensor
 from ampkit.ops.argument_checks import checked
 
 from .. import init
-from ..factory import check_sizes, new_parameter, per_axis, zeros
+from ..factory import check_sizes, new_parameter, per_axis
 from ..module import Module
 
 __all__ = ["BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "GroupNorm", "LayerNorm", "RMSNorm", "SyncBatchNorm"]
@@ -151,9 +151,9 @@ class _RunningNorm(_Norm):
         self.affine, self.track_running_stats = affine, track_running_stats
         self._affine((num_features,), affine, bias, device, dtype)
         track = track_running_stats
-        self.register_buffer("running_mean", zeros((num_features,), device, dtype) if track else None)
-        self.register_buffer("running_var", zeros((num_features,), device, dtype) if track else None)
-        self.register_buffer("num_batches_tracked", zeros((), device, dtypes.int64) if track else None)
+        self.register_buffer("running_mean", ops.zeros(num_features, device=device, dtype=dtype) if track else None)
+        self.register_buffer("running_var", ops.zeros(num_features, device=device, dtype=dtype) if track else None)
+        self.register_buffer("num_batches_tracked", ops.zeros((), device=device, dtype=dtypes.int64) if track else None)
         self.reset_running_stats()
         self.reset_parameters()
 

@@ -1,4 +1,4 @@
-"""Who reads the output of a layer: where all readers are layers in int8, it can stay in codes."""
+"""Which layers read the output of a layer: where all readers are layers in int8, it can stay in codes."""
 
 from __future__ import annotations
 

@@ -345,7 +345,7 @@ def attention(call: Call) -> Done | None:
         found = ran.backward([dys[0].data.reshape(ran.out.shape)], needs)
         return [None if g is None else apart(g) for g in found]
 
-    saved = dict(zip(call.op.signature.names, call.arrays, strict=True))
+    saved = call.inputs()
     return Done(apart(ran.out), backward, saved, replays=True)
 
 

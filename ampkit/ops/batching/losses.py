@@ -39,7 +39,7 @@ def of_elements(call: Call) -> Done | None:
         found = ran.backward([np.broadcast_to(dy, (size, *shape)).copy()], needs)
         return [None if g is None else call.up(g) for g in found]
 
-    return Done(call.up(out), backward, dict(zip(call.op.signature.names, call.arrays, strict=True)), replays=True)
+    return Done(call.up(out), backward, call.inputs(), replays=True)
 
 
 def of_one_shape(call: Call) -> Done | None:
@@ -82,4 +82,4 @@ def of_classes(call: Call) -> Done | None:
         found = ran.backward([each], needs)
         return [None if g is None else call.up(g.reshape((size, *call.arrays[i].shape))) for i, g in enumerate(found)]
 
-    return Done(call.up(out), backward, dict(zip(call.op.signature.names, call.arrays, strict=True)), replays=True)
+    return Done(call.up(out), backward, call.inputs(), replays=True)

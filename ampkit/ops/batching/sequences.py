@@ -104,7 +104,7 @@ def embedding_bag(call: Call) -> Done | None:
             dw = call.up(dw[: size * rows].reshape((size, rows, width)))
         return [None, dw, None, None if dscale is None else call.up(dscale.reshape((size, -1)))]
 
-    return Done(call.up(out), backward, dict(zip(call.op.signature.names, call.arrays, strict=True)), replays=True)
+    return Done(call.up(out), backward, call.inputs(), replays=True)
 
 
 _sequences = folded({"log_probs": 1, "targets": 0, "input_lengths": 0, "target_lengths": 0})
@@ -131,4 +131,4 @@ def ctc_loss(call: Call) -> Done | None:
         each = each / (counts * counts.shape[1]).astype(wide) if reduction == "mean" else each
         return done.backward([call.up(each)], needs, summing)
 
-    return Done(call.up(out), backward, dict(zip(call.op.signature.names, call.arrays, strict=True)), replays=True)
+    return Done(call.up(out), backward, call.inputs(), replays=True)

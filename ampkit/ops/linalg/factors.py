@@ -27,6 +27,7 @@ from .matmul import matmul
 from .solvers import (
     check_square,
     cholesky_solve,
+    is_batch_of_vectors,
     linalg_cholesky,
     linalg_inv,
     linalg_solve,
@@ -154,7 +155,7 @@ def linalg_solve_ex(
         return SolveExResult(linalg_solve(A, B, left=left), zeros(tuple(A.shape[:-2]), dtype=int32, device=A.device))
     except ArgumentError:
         info = checked_info("solve_ex", first_zero(lu_(A.detach())[0]), check_errors)
-        if B.ndim == 1 or (A.ndim - 1 == B.ndim and A.shape[:-1] == B.shape):
+        if is_batch_of_vectors(A, B):
             found = _where_good(info, A, lambda x: unsqueeze(linalg_solve(x, B, left=left), -1))
             return SolveExResult(reshape(found, *B.shape), info)
         return SolveExResult(_where_good(info, A, lambda x: linalg_solve(x, B, left=left)), info)

@@ -129,13 +129,18 @@ def logdet(input: Tensor) -> Tensor:
     return where(sign < 0, log(sign), logabs)
 
 
+def is_batch_of_vectors(A: Tensor, B: Tensor) -> bool:  # noqa: N803 - PyTorch's names
+    """Whether the right-hand side B of A X = B is vectors, one for each matrix, not matrices."""
+    return B.ndim == 1 or (A.ndim - 1 == B.ndim and A.shape[:-1] == B.shape)
+
+
 def linalg_solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:  # noqa: N803 - PyTorch's names
     """Solve A X = B, or X A = B with left=False: A [.., M, M], B [.., M, K] -> [.., M, K], the batches broadcast.
 
     B with A's shape less one axis is a batch of vectors. Raises ShapeError for shapes that do not fit,
     ArgumentError for a singular A, on a CPU.
     """
-    if B.ndim == 1 or (A.ndim - 1 == B.ndim and A.shape[:-1] == B.shape):
+    if is_batch_of_vectors(A, B):
         return squeeze(linalg_solve(A, unsqueeze(B, -1)), -1)
     if not left:
         return transpose(linalg_solve(transpose(A, -1, -2), transpose(B, -1, -2)), -1, -2)

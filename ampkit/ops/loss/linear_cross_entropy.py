@@ -18,7 +18,7 @@ from ampkit.core.autograd.recompute import recompute
 from ampkit.core.autograd.saved_hooks import packing
 from ampkit.core.casts import cast
 from ampkit.core.dispatch import Sum
-from ampkit.core.dispatch.batching.array import used
+from ampkit.core.dispatch.batching.array import live_levels
 from ampkit.core.tensor import Tensor
 
 from ..argument_checks import check_reduction
@@ -115,7 +115,7 @@ def _slices(rows: int, most: int) -> list[slice]:
 def _computes_gradients(inputs: Sequence[Tensor | None], weight: Tensor | None) -> bool:
     # Whether gradients are computed with the loss: not those of class weights, nor batched, packed or quantized ones.
     wanted = is_grad_enabled() and any(each is not None and each.requires_grad for each in inputs)
-    if not wanted or packing or used or (weight is not None and weight.requires_grad):
+    if not wanted or packing or live_levels or (weight is not None and weight.requires_grad):
         return False
     region = policy.region()
     return region is None or all(each.recipe is None for each in region.active)

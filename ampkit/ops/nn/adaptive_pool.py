@@ -79,7 +79,7 @@ def _adaptive_average(axes: int, doc: str) -> Op:
 
 def _window_means(input: Array, size: tuple[int, ...], out: tuple[int, ...]) -> Array:
     axes = len(size)
-    if any(n % m for n, m in zip(size, out, strict=True)):
+    if _is_uneven(size, out):
         for axis, (n, m) in enumerate(zip(size, out, strict=True), -axes):
             input = _times_along(input, _mean_matrix(plain(input), n, m), axis)
         return input
@@ -91,7 +91,7 @@ def _window_means(input: Array, size: tuple[int, ...], out: tuple[int, ...]) -> 
 def adaptive_avg_pool_backward(dy, saved, needs, output_size):
     size, axes = saved.size, len(saved.size)
     out = dy.shape[-axes:]
-    if any(n % m for n, m in zip(size, out, strict=True)):
+    if _is_uneven(size, out):
         for axis, (n, m) in enumerate(zip(size, out, strict=True), -axes):
             dy = _times_along(dy, _mean_matrix(plain(dy), n, m).T, axis)
         return dy
@@ -100,6 +100,11 @@ def adaptive_avg_pool_backward(dy, saved, needs, output_size):
     ones = np.ones_like(plain(dy), shape=tuple([k for n in window for k in (n, 1)]), order="C")
     spread = moved.reshape(moved.shape[0], *(k for m in out for k in (m, 1)), moved.shape[-1]) * ones
     return unbatched(batch_first(spread.reshape(moved.shape[0], *size, moved.shape[-1])), dy.ndim)
+
+
+def _is_uneven(size: tuple[int, ...], out: tuple[int, ...]) -> bool:
+    # Whether windows overlap, or differ in length.
+    return any(n % m for n, m in zip(size, out, strict=True))
 
 
 def _times_along(x: Array, matrix: Array, axis: int) -> Array:

@@ -143,7 +143,7 @@ class LBFGS(Optimizer):
         return max_abs(hessian.direction * hessian.t) <= tolerance or abs(point.loss - previous.loss) < tolerance
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state, ours or PyTorch's. Raises ArgumentError, before anything changes, if it does not fit."""
+        """Load a state, ampkit's or PyTorch's. Raises ArgumentError, before anything changes, if it does not fit."""
         where = "LBFGS.load_state_dict"
         groups, state = need_groups(where, state_dict, [len(group["params"]) for group in self.param_groups])
         size = sum(segment.parameter.array.size for segment in self.segments())

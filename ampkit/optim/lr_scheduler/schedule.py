@@ -278,7 +278,7 @@ class LRScheduler:
         return {"base_lrs": list(self.base_lrs), **position, "_last_lr": self.get_last_lr(), **constants}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a state of `state_dict`, ours or PyTorch's.
+        """Restore a state of `state_dict`, ampkit's or PyTorch's.
 
         Raises ArgumentError, with nothing changed, for one that does not fit.
         """

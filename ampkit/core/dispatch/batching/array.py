@@ -23,7 +23,7 @@ from ampkit.base.errors import StateError
 from ...casts import is_traced
 
 _serial = count(1).__next__
-used: list[int] = []  # an entry for each level that is alive: without any, nothing looks for batched arrays
+live_levels: list[int] = []  # an entry for each level that exists: without any, nothing looks for batched arrays
 
 
 # NumPy function -> what it is on batched arrays; see numpy_functions.py.
@@ -42,8 +42,8 @@ class Level:
     def __init__(self, size: int, randomness: str = "error"):
         self.size, self.randomness, self.serial, self.open = size, randomness, _serial(), True
         self._backends: dict[int, BatchedBackend] = {}
-        used.append(self.serial)
-        finalize(self, used.pop).atexit = False
+        live_levels.append(self.serial)
+        finalize(self, live_levels.pop).atexit = False
 
     def backend_of(self, data: Any) -> BatchedBackend:
         """The backend of the arrays of this level that hold arrays like `data`."""

@@ -13,7 +13,7 @@ from ...autograd.node import Node, WideNode
 from ...autograd.saved import Saved
 from ...autograd.traced_array import TracedArray
 from ...tensor import Tensor
-from .array import BatchedArray, Level, expand, innermost, is_at, is_inner, used
+from .array import BatchedArray, Level, expand, innermost, is_at, is_inner, live_levels
 from .sums import is_summing, sum_if_ended
 
 
@@ -106,7 +106,7 @@ def lift(tensor: Tensor, level: Level) -> Tensor:
 
 def lifted(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Arguments of a function with a backward of its own: beside batched ones, those whose gradient is wanted too."""
-    level = innermost([a.array for a in args if isinstance(a, Tensor)]) if used else None
+    level = innermost([a.array for a in args if isinstance(a, Tensor)]) if live_levels else None
     if level is None:
         return args
     return tuple([beside(a, level) if isinstance(a, Tensor) and a._tape_edge is not None else a for a in args])

@@ -71,6 +71,10 @@ class Call:
         array = self.arrays[i]
         return type(array) is BatchedArray and array.level is self.level
 
+    def inputs(self) -> dict[str, Any]:
+        """The arrays by the names of the inputs: what a second derivative that replays the reference needs."""
+        return dict(zip(self.op.signature.names, self.arrays, strict=True))
+
     def param(self, name: str) -> Any:
         """The argument of this name."""
         return self.params[self.op.signature.param_names.index(name)]
@@ -355,32 +359,32 @@ def level_to_spread(kernel: Any, dys: Any) -> Level | None:
 
 # What looped, for tests and for users who ask why a vmap is slow.
 
-heard: list[Callable[[str], None]] = []
-_said: set[str] = set()
+_watchers: list[Callable[[str], None]] = []
+_logged: set[str] = set()
 
 
 def note_loop(name: str) -> None:
     """Say that a call of the op `name` runs once per sample; in the log, once for each op."""
-    for hear in heard:
-        hear(name)
-    if name not in _said:
-        _said.add(name)
+    for watch in _watchers:
+        watch(name)
+    if name not in _logged:
+        _logged.add(name)
         _log.warning("vmap: %s runs once per sample, as it has no rule for these arguments", name)
 
 
 @contextmanager
-def hearing() -> Iterator[dict[str, None]]:
+def watching_loops() -> Iterator[dict[str, None]]:
     """Within the block, the names of the ops that run once per sample come into the dict that is returned."""
     found: dict[str, None] = {}
 
-    def hear(name: str) -> None:
+    def watch(name: str) -> None:
         found[name] = None
 
-    heard.append(hear)
+    _watchers.append(watch)
     try:
         yield found
     finally:
-        heard.remove(hear)
+        _watchers.remove(watch)
 
 
 _log = getLogger("ampkit.func")

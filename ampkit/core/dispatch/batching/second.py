@@ -66,8 +66,7 @@ def _inputs(op: Any, node: Node, device: Any) -> list[Any]:
     found: list[Any] = []
     arrays = node.saved.batched.arrays
     for i, (edge, given) in enumerate(zip(node.edges, node.saved.batched.inputs, strict=True)):
-        held = linked.get(op.signature.name_of(i))
-        held = held[i] if type(held) is tuple else held
+        held = double_backward.linked_input(op, linked, i)
         if held is not None:
             found.append(held.tensor)
         elif arrays is not None and hasattr(arrays[i], "dtype"):
