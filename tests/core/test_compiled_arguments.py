@@ -11,7 +11,7 @@ import pytest
 from cuda_on_cpu import memory
 
 import ampkit
-from ampkit import nn, ops, optim
+from ampkit import nn, optim
 from ampkit.base.errors import StateError
 
 CALLS = 6
@@ -255,27 +255,3 @@ def test_an_argument_that_shares_memory_with_trained_weights_is_an_error_that_na
     with pytest.warns(RuntimeWarning, match="runs eagerly"):
         step(x, layer.weight.detach())
     np.testing.assert_allclose(numbers(layer.weight), before.numpy(force=True) - [[0.1, 0.2]], rtol=1e-6)
-
-
-@pytest.mark.parametrize("kind", [optim.Adam, optim.AdamW, optim.NAdam, optim.Adamax, optim.RAdam])
-def test_a_layer_that_is_frozen_for_some_steps_trains_on_as_in_eager_steps(kind):
-    def weights(compiled: bool) -> list[Any]:
-        ampkit.manual_seed(0)
-        model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).to("cuda")
-        optimizer = kind(model.parameters(), lr=0.1)
-
-        def step(x: Any) -> None:
-            ops.mse_loss(model(x), x[:, :2]).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-        call = ampkit.compile(step, warmup=1) if compiled else step
-        found = []
-        for frozen in (False, False, False, True, True, True, False, False, True, False):
-            model[0].requires_grad_(not frozen)
-            call(on(np.linspace(-1, 1, 12, dtype="f").reshape(4, 3)))
-            found.append(numbers(list(model.parameters())))
-        assert not compiled or call.eager_because == []
-        return found
-
-    assert weights(True) == weights(False)

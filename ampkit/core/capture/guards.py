@@ -54,6 +54,7 @@ class Guards(Recorder):
         self._streams: list[tuple[Stream, Any]] = []  # of random numbers, with their states before the call
         self.reads_host_memory = False
         self._tensors: dict[int, Tensor] = {}
+        self._arrays: list[Any] = []  # theirs after the last call
         self._seen: dict[int, Any] = {}  # modules, owners and hooks
         self._add(step, *_objects_in(arguments))
 
@@ -89,6 +90,12 @@ class Guards(Recorder):
             if not _unchanged(guard):
                 self.changed_by_step.append(guard)
                 self._guards[index] = (*guard[:2], _value(*guard[:2]))
+        self._arrays = [tensor._array for tensor in self._tensors.values()]
+
+    def follows_memory(self) -> bool:
+        """Whether a tensor that the last call used has other memory now, which optimizers follow on the host."""
+        held = zip(self._tensors.values(), self._arrays, strict=False)  # some are found by a recording
+        return any(tensor._array is not array for tensor, array in held)
 
     def release_changed(self) -> None:
         """Compare no more what the step itself changes."""

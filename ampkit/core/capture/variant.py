@@ -48,7 +48,7 @@ class Variant(Recorder):
 
     def warm(self, args: Any, kwargs: Any, given: list[Tensor], last: bool = False) -> Any:
         """An eager call, in the memory that the recording will use; last: the next one is to be recorded."""
-        self.calls += 1
+        self.calls = 1 if self.guards.follows_memory() else self.calls + 1  # the first one in that memory
         state = random.default.state()
         try:
             if not last:
@@ -83,7 +83,8 @@ class Variant(Recorder):
 
     def __call__(self, args: Any, kwargs: Any, given: list[Tensor]) -> Any:
         """A call that launches the recording, which the first one makes."""
-        if any(tensor.array is not array for tensor, array in self.used.values()):  # moved to another device or dtype
+        moved = any(tensor.array is not array for tensor, array in self.used.values())  # to another device or dtype
+        if moved or (self.graph.recording is None and self.guards.follows_memory()):
             self._forget()
             self.calls = 0
             return self.warm(args, kwargs, given)

@@ -82,7 +82,7 @@ class Arena:
         self.scales: dict[str, Array] = {}
         self.copies: dict[DType, Array] = {}
         self.steps = backend.zeros((len(parameters),), int64)
-        self.step_classes = (0,) * len(parameters)
+        self.step_classes: tuple[int, ...] = (0,) * len(parameters)
         self._nonfinite: Array = None
         shared = [parameter._sharding for _, parameter in parameters if parameter._sharding is not None]
         self.shardings = {sharding.groups: sharding for sharding in shared}
@@ -191,13 +191,19 @@ class Arena:
         for segment in present:
             numbers[segment.index] = renumbered.get(numbers[segment.index], numbers[segment.index])
         if split:
-            self.step_classes = tuple(numbers)
+            self.step_classes = _classes(numbers)
 
     def load_steps(self, counts: list[int]) -> None:
         """Set the number of steps that each segment has taken."""
         with backends.device_guard(self.steps):
             self.steps[...] = self.backend.asarray(counts, int64)
-        self.step_classes = tuple(counts)
+        self.step_classes = _classes(counts)
+
+
+def _classes(numbers: list[int]) -> tuple[int, ...]:
+    # The same classes by the place of their first segment, so that equal classes are equal tuples.
+    first: dict[int, int] = {}
+    return tuple([first.setdefault(number, place) for place, number in enumerate(numbers)])
 
 
 class Span:
