@@ -42,9 +42,13 @@ constexpr float SELU_ALPHA = 1.6732632423543772f, SELU_SCALE = 1.050700987355480
 // NumPy's maximum and minimum: NaN propagates.
 HELPER float maximum(float a, float b) { return a >= b || a != a ? a : b; }
 HELPER float minimum(float a, float b) { return a <= b || a != a ? a : b; }
+// The same, for a bound that is mostly a number: the first choice is one instruction of CPUs, which gives x for NaN.
+HELPER float at_least(float x, float low) { return low == low ? (low > x ? low : x) : x + low; }
+HELPER float at_most(float x, float high) { return high == high ? (high < x ? high : x) : x + high; }
+HELPER float clamped(float x, float low, float high) { return at_most(at_least(x, low), high); }
 HELPER float sign(float x) { return float(x > 0.0f) - float(x < 0.0f); }
 HELPER float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
-HELPER float softplus(float x) { return maximum(x, 0.0f) + log1pf(expf(-fabsf(x))); }
+HELPER float softplus(float x) { return at_least(x, 0.0f) + log1pf(expf(-fabsf(x))); }
 HELPER float power(float x, float k) { return k == 2.0f ? x * x : k == 1.0f ? x : powf(x, k); }
 HELPER float tanh_argument(float x) { return x * (SQRT_2_OVER_PI + SQRT_2_OVER_PI * CUBIC * (x * x)); }
 HELPER float gelu_tanh_derivative(float x) {
@@ -111,7 +115,7 @@ FUNCTION_NO_GRAD(Ceil, ceilf(x))
 FUNCTION_NO_GRAD(Trunc, truncf(x))
 FUNCTION_NO_GRAD(Round, rintf(x))
 FUNCTION_NO_GRAD(Frac, x - truncf(x))
-FUNCTION(Logit, logf(minimum(maximum(x, y), z) / (1.0f - minimum(maximum(x, y), z))),
+FUNCTION(Logit, logf(clamped(x, y, z) / (1.0f - clamped(x, y, z))),
     y < -FLOAT_MAX ? dy / (x < 0.0f || x > 1.0f ? NOT_A_NUMBER : x * (1.0f - x))  // without eps: NaN outside (0, 1)
               : x < y || x > z ? 0.0f : dy / (x * (1.0f - x)))
 
@@ -120,14 +124,14 @@ FUNCTION_SHORT(Relu, 1, x <= 0.0f ? 0.0f : x, x != 0.0f ? dy : 0.0f)
 FUNCTION_SHORT(LeakyRelu, 1, x * (x > 0.0f ? 1.0f : y), dy * (x > 0.0f ? 1.0f : y))
 FUNCTION(Elu, x > 0.0f ? x : y * expm1f(x), dy * (x > 0.0f ? 1.0f : y * expf(x)))
 FUNCTION_SHORT(Sigmoid, 1, sigmoid(x), dy * x * (1.0f - x))
-FUNCTION(LogSigmoid, minimum(x, 0.0f) - log1pf(expf(-fabsf(x))), dy / (1.0f + expf(x)))
+FUNCTION(LogSigmoid, at_most(x, 0.0f) - log1pf(expf(-fabsf(x))), dy / (1.0f + expf(x)))
 FUNCTION_SHORT(Silu, 1, x / (1.0f + expf(-x)), dy * (sigmoid(x) * (1.0f + x * (1.0f - sigmoid(x)))))
 FUNCTION_SHORT(Softplus, 1, y * x > z ? x : softplus(y * x) / y, dy * (y * x > z ? 1.0f : sigmoid(y * x)))
 FUNCTION(Mish, x * tanhf(softplus(x)), dy * mish_derivative(x))
 FUNCTION_SHORT(Gelu, 1, x * normal_cdf(x), dy * (normal_cdf(x) + x * (expf(-0.5f * x * x) * (0.5f * SQRT_2_OVER_PI))))
 FUNCTION(GeluTanh, x * (0.5f * (1.0f + tanhf(tanh_argument(x)))), dy * gelu_tanh_derivative(x))
-FUNCTION_SHORT(HardSigmoid, 1, minimum(maximum(x + 3.0f, 0.0f), 6.0f) / 6.0f, dy * float(fabsf(x) < 3.0f) / 6.0f)
-FUNCTION_SHORT(HardSwish, 1, x * minimum(maximum(x + 3.0f, 0.0f), 6.0f) / 6.0f,
+FUNCTION_SHORT(HardSigmoid, 1, clamped(x + 3.0f, 0.0f, 6.0f) / 6.0f, dy * float(fabsf(x) < 3.0f) / 6.0f)
+FUNCTION_SHORT(HardSwish, 1, x * clamped(x + 3.0f, 0.0f, 6.0f) / 6.0f,
     dy * (fabsf(x) < 3.0f ? x / 3.0f + 0.5f : float(x > 0.0f)))
 FUNCTION(Selu, SELU_SCALE * (x > 0.0f ? x : SELU_ALPHA * expm1f(x)),
     dy * SELU_SCALE * (x > 0.0f ? 1.0f : SELU_ALPHA * expf(x)))
@@ -176,9 +180,9 @@ FUNCTION(CopySign, copysignf(x, y), dy * (sign(x) * copysignf(1.0f, y)))  // sav
 // Selection.
 FUNCTION_SHORT(Maximum, 2, maximum(x, y), x < y ? 0.0f : half_if_equal(dy, x == y), x > y ? 0.0f : half_if_equal(dy, x == y))
 FUNCTION_SHORT(Minimum, 2, minimum(x, y), y < x ? 0.0f : half_if_equal(dy, x == y), y > x ? 0.0f : half_if_equal(dy, x == y))
-FUNCTION_SHORT(Clamp, 1, minimum(maximum(x, y), z), x >= y && x <= z ? dy : 0.0f, x < y && (y < z || z > FLOAT_MAX) ? dy : 0.0f,
+FUNCTION_SHORT(Clamp, 1, clamped(x, y, z), x >= y && x <= z ? dy : 0.0f, x < y && (y < z || z > FLOAT_MAX) ? dy : 0.0f,
     x > z || y > z ? dy : 0.0f)  // a missing bound is an infinity
-FUNCTION_SHORT(HardTanh, 1, minimum(maximum(x, y), z), x <= y || x >= z ? 0.0f : dy)
+FUNCTION_SHORT(HardTanh, 1, clamped(x, y, z), x <= y || x >= z ? 0.0f : dy)
 FUNCTION(Where, x != 0.0f ? y : z, dy, x != 0.0f ? dy : 0.0f, x != 0.0f ? 0.0f : dy)
 FUNCTION(MaskedFill, y != 0.0f ? z : x, x != 0.0f ? 0.0f : dy)  // saves the mask
 FUNCTION(FMax, fmax_takes_x(x, y) ? x : y, fmax_takes_x(x, y) ? dy : 0.0f, fmax_takes_x(x, y) ? 0.0f : dy)
