@@ -20,6 +20,7 @@ def let_all_wait(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
         monkeypatch.setattr(elementwise, "MIN_WAITING", 1)
         monkeypatch.setattr(chain, "MIN_WAITING", 1)
+        monkeypatch.setattr(chain, "PAST_CACHES", 0)
     monkeypatch.setattr(queue, "fills", True)
     yield
     assert not queue.active

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ampkit import kernels
-from ampkit.backends.cpu import threads
+from ampkit.backends.cpu import copies, threads
 from ampkit.backends.cpu.native.arrays import available
 from ampkit.backends.launch_queue import queue
 from ampkit.base.dtypes import bfloat16, bool_, float16, float32
@@ -27,9 +27,10 @@ NAMES = sorted(set(re.findall(r"^FUNCTION\w*\((\w+),", TABLE, re.MULTILINE)))
 ROWS, COLUMNS = 7, 1111  # neither a multiple of a vector nor of a tile
 
 
-@pytest.fixture(autouse=True)
-def _opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+@pytest.fixture(autouse=True, params=["in caches", "past caches"])
+def _opened(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[None]:
     """Let launches of any size wait, and fill their outputs with NaN until they are computed."""
+    monkeypatch.setattr(chain, "PAST_CACHES", 0 if request.param == "past caches" else chain.PAST_CACHES)
     monkeypatch.setattr(elementwise, "MIN_WAITING", 1)
     monkeypatch.setattr(chain, "MIN_WAITING", 1)
     monkeypatch.setattr(queue, "fills", True)
@@ -153,6 +154,35 @@ def test_results_are_those_of_any_number_of_threads(dtype):
     finally:
         threads.set_num_threads(before)
     assert found.count(found[0]) == 4
+
+
+@pytest.mark.parametrize("kind", DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_casts_and_copies_in_a_chain_have_the_bits_that_they_have_alone(dtype, kind):
+    size = f"u{DTYPES[dtype].itemsize}"
+    x = np.random.default_rng(0).integers(0, np.iinfo(size).max, (300, 1111), size, endpoint=True).view(DTYPES[dtype])
+    wanted = np.empty_like(x, DTYPES[kind])
+    copies.copy(wanted, x)
+
+    def launch() -> Any:
+        made = chain.cast(x, DTYPES[kind])
+        return [made, chain.cast(made, DTYPES[kind]), elementwise.forward("Neg", (made,), DTYPES[kind])]
+
+    made, log = together(launch)
+    assert bits(made) == bits([wanted, wanted, elementwise.forward("Neg", (wanted,), DTYPES[kind])])
+    assert [one.stored for one in log.chains] == [3]
+    assert bits(together(lambda: [chain.cast(x, DTYPES[kind])])[0]) == bits([wanted])
+
+
+@pytest.mark.parametrize("offset", [0, 1, 7])
+def test_tiles_that_begin_between_cache_lines_are_stored_whole(offset):
+    x = values(0, bfloat16, 5000 + offset)[offset:]
+
+    def launch() -> Any:
+        first = elementwise.forward("Silu", (x,), bfloat16)
+        return [first, elementwise.forward("Add", (first, x, 1.0), float32)]
+
+    assert bits(together(launch)[0]) == bits(launch())
 
 
 def test_what_only_the_chain_reads_is_never_stored():

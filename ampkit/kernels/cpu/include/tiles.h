@@ -17,10 +17,34 @@ struct Layout {
     int64 size[AXES], stride[OPERANDS + 1][AXES];
 };
 
+// Loops take AT_A_TIME elements, in four vectors: an operation of a long function waits for the one before, so that a CPU
+// finds work for its units in other elements alone, and looks but so far ahead (1.2 to 1.8 times as fast on AMD Zen 5). What
+// is left over runs by another loop, which may round otherwise; so a chain's tiles are whole multiples.
+constexpr int64 AT_A_TIME = 64;
+#if defined(__AVX512F__) && defined(__clang__)
+constexpr bool FOUR_VECTORS = true;
+#define SIMD_AT_A_TIME _Pragma("clang loop vectorize(assume_safety) vectorize_width(16) interleave_count(4)")
+#else
+constexpr bool FOUR_VECTORS = false;
+#define SIMD_AT_A_TIME SIMD
+#endif
+
+// Cache lines that a chain will read in its next tile, fetched a few at a time between the elements that loops take: the CPU
+// does not see where 2 KB of several arrays in turns go on, and many at once would wait for each other.
+struct Ahead {
+    static constexpr int64 MOST = 512;
+    const char* line[MOST];
+    int64 next = 0, count = 0, at_a_time = 0;
+    void fetch() {
+        int64 end = min(next + at_a_time, count);
+        for (; next < end; next++) __builtin_prefetch(line[next]);
+    }
+};
+
 // A loop over n elements: one result of four operands.
 using Loop = void (*)(const float* const* operands, float* result, int64 n);
-// The same where some operands are rows of the result's dtype and the others numbers.
-using StoredLoop = void (*)(const void* const* rows, const float* numbers, void* result, int64 n);
+// The same where some operands are rows of the result's dtype and the others numbers. ahead: null, or what it fetches.
+using StoredLoop = void (*)(const void* const* rows, const float* numbers, void* result, int64 n, Ahead* ahead);
 
 // The loops of one result: of float32; and of rows by their kind and by which operands they are, bit i for operand i, null
 // where there is none.
@@ -36,6 +60,7 @@ struct Arguments {
     void* out[OUTPUTS] = {};        // null: not wanted
     float number[OPERANDS] = {};
     int64 stored = NUMBER;  // the dtype of all outputs, or NUMBER if they differ
+    Ahead* ahead = nullptr;
 
     void note_dtype_of_outputs() {
         for (int64 j = 0, wanted = 0; j < OUTPUTS; j++)
@@ -140,7 +165,7 @@ bool compute_stored(const Arguments& arguments, const Tile* tile) {
     for (int64 j = 0; j < OUTPUTS; j++) {
         if (!arguments.out[j]) continue;
         void* out = static_cast<char*>(arguments.out[j]) + tile[OPERANDS].start * bytes;
-        if (rows) arguments.loops[j].stored[stored][rows](tensors, numbers, out, count);
+        if (rows) arguments.loops[j].stored[stored][rows](tensors, numbers, out, count, arguments.ahead);
         else fill(arguments.loops[j].float32, numbers, out, stored, count);
     }
     return true;

@@ -1,6 +1,9 @@
 // A chain of elementwise functions, tile by tile: all of its steps on one tile, then on the next one. What no one but later
 // steps reads lies in buffers of a tile, which stay in the first-level cache, and never reaches memory.
 //
+// A large output that memory keeps is computed in a buffer as well, and goes to memory past the caches: those that wait for
+// it read the buffer, and a line that is stored whole is not read from memory first.
+//
 // A step reads and writes a tile by the same loops as elementwise.cpp does, and rounds to the dtype of its output there.
 // Tiles do not depend on the number of threads, neither do results.
 #include "../include/tiles.h"
@@ -9,14 +12,16 @@ namespace {
 
 constexpr int64 ON_STACK = 1 << 16;  // bytes of buffers
 constexpr int64 PARTS = 16;          // at least, of a chain's elements, that threads take, if they are large enough
+constexpr int64 CACHE_LINE = 64;
 constexpr int64 MEMORY = 0;  // numbers of arrays count from here; a buffer is -1 - its number
 
-// `struct Step` of chain.py. flat: whether all arrays have the memory order of the outputs, without gaps, or one element.
-// in, out: which array or buffer. number: of operands that are none.
+// `struct Step` of chain.py. loops: null for a copy, to any dtype. flat: whether all arrays have the memory order of the
+// outputs, without gaps, or one element. in, out: which array or buffer. stored: which array the buffer of an output is
+// copied to, past the caches; -1 for none. number: of operands that are none.
 struct Step {
     const Loops* loops;
     const Layout* layout;
-    int64 flat, in[OPERANDS], out[OUTPUTS];
+    int64 flat, in[OPERANDS], out[OUTPUTS], stored[OUTPUTS];
     double number[OPERANDS];
 };
 
@@ -52,12 +57,85 @@ Position position_of(const Tiles& tiles, int64 t) {
     return place;
 }
 
+// Copies a tile to memory past the caches, where the compiler knows how.
+void copy_past_caches(char* to, const char* from, int64 bytes) {
+#if defined(__clang__)
+    typedef int64 Line __attribute__((vector_size(CACHE_LINE), aligned(CACHE_LINE)));
+    typedef int64 Anywhere __attribute__((vector_size(CACHE_LINE), aligned(1)));
+    int64 head = min(-reinterpret_cast<intptr_t>(to) & (CACHE_LINE - 1), bytes);
+    memcpy(to, from, head);
+    for (; head + CACHE_LINE <= bytes; head += CACHE_LINE) {
+        Line line = *reinterpret_cast<const Anywhere*>(from + head);
+        __builtin_nontemporal_store(line, reinterpret_cast<Line*>(to + head));
+    }
+    to += head, from += head, bytes -= head;
+#endif
+    memcpy(to, from, bytes);
+}
+
+// Before others read what was copied so.
+void wait_for_copies() {
+#if defined(__clang__) && defined(__SSE2__)
+    __builtin_ia32_sfence();
+#endif
+}
+
+// Which lines the steps of a chain read from memory, row by row of a tile, each array once; none where arrays stay in caches.
+class Reads {
+  public:
+    Reads(const Step* steps, int64 count, const Tiles& tiles, const PythonTuple* arrays) : axes_(tiles.axes) {
+        for (int64 i = 0; i < count; i++) {
+            const Layout& layout = *steps[i].layout;
+            for (int64 j = 0; j < OPERANDS; j++) {
+                if (layout.kind[j] < 0 || steps[i].in[j] < MEMORY || layout.stride[j][layout.axes - 1] != 1) continue;
+                add({static_cast<const char*>(arrays->item(steps[i].in[j])->data), ITEMSIZE[layout.kind[j]],
+                     steps[i].flat ? tiles.stride : layout.stride[j]});
+            }
+            for (int64 j = 0; j < OUTPUTS; j++) is_large_ |= steps[i].stored[j] >= MEMORY;
+            if (steps[i].loops) loops_ += steps[i].loops->stored[FLOAT32][1] != nullptr;
+        }
+    }
+
+    void put(const Position& place, Ahead& ahead) const {
+        ahead.next = ahead.count = 0;
+        if (!FOUR_VECTORS || !is_large_ || !loops_) return;
+        for (int64 i = 0; i < count_; i++) {
+            const Read& read = read_[i];
+            const char* from = read.data + place.start(read.stride) * read.itemsize;
+            int64 bytes = place.columns * read.itemsize, down = read.stride[axes_ - 2] * read.itemsize, rows = place.rows;
+            if (down == bytes || rows == 1) bytes *= rows, rows = 1;
+            if (down == 0 && rows > 1) continue;  // what every row reads is in a cache
+            for (int64 row = 0; row < rows; row++) {
+                int64 lines = min(ceil_div(bytes, CACHE_LINE), Ahead::MOST - ahead.count);
+                for (int64 k = 0; k < lines; k++) ahead.line[ahead.count + k] = from + row * down + k * CACHE_LINE;
+                ahead.count += lines;
+            }
+        }
+        // Somewhat more than the share of each, as not all loops fetch.
+        ahead.at_a_time = 1 + ahead.count / max(1, loops_ * place.rows * place.columns / AT_A_TIME);
+    }
+
+  private:
+    struct Read { const char* data; int64 itemsize; const int64* stride; };
+    static constexpr int64 MOST = 16;
+
+    void add(const Read& read) {
+        for (int64 i = 0; i < count_; i++)
+            if (read_[i].data == read.data) return;
+        if (count_ < MOST) read_[count_++] = read;
+    }
+
+    int64 axes_, count_ = 0, loops_ = 0;
+    bool is_large_ = false;
+    Read read_[MOST];
+};
+
 // A step with its arrays: what does not depend on the tile is found once for many.
 class Prepared {
   public:
     static void* operator new(size_t, void* at) { return at; }
 
-    Prepared(const Step& step, const Tiles& tiles, const PythonTuple* arrays, char* buffers)
+    Prepared(const Step& step, const Tiles& tiles, const PythonTuple* arrays, char* buffers, Ahead* ahead)
         : step_(step), tiles_(tiles), given_{step.loops, *step.layout} {
         auto memory = [&](int64 number, int64 kind) {
             if (number < MEMORY) return Memory{buffers + (-1 - number) * tiles.buffer_bytes, 0};
@@ -71,13 +149,28 @@ class Prepared {
             if (int64 kind = step.layout->kind[OPERANDS + j]; kind >= 0) {
                 out_[j] = memory(step.out[j], kind);
                 given_.out[j] = out_[j].data;
+                if (step.stored[j] >= MEMORY) stored_[j] = static_cast<char*>(arrays->item(step.stored[j])->data);
             }
         given_.note_dtype_of_outputs();
-        if (step.flat) prepare_stored();
+        given_.ahead = ahead;
+        if (step.flat && step.loops) prepare_stored();
     }
 
     void compute(const Position& place) {
         int64 start = place.start(tiles_.stride), count = place.rows * place.columns;
+        compute(place, start, count);
+        for (int64 j = 0; j < OUTPUTS; j++)
+            if (stored_[j]) {
+                int64 itemsize = ITEMSIZE[given_.layout.kind[OPERANDS + j]];
+                copy_past_caches(stored_[j] + start * itemsize, out_[j].data, count * itemsize);
+            }
+    }
+
+  private:
+    struct Memory { char* data; int64 step; };  // bytes from one element of the outputs to the next; 0 for a buffer
+
+    void compute(const Position& place, int64 start, int64 count) {
+        if (!step_.loops) return copy(start, count);
         if (!step_.flat) return compute_strided(place, start);
         if (rows_) return compute_rows(start, count);
         Tile tile[OPERANDS + 1];
@@ -96,9 +189,6 @@ class Prepared {
             for (int64 i = 0; i <= OPERANDS; i++) tile[i].start += BLOCK * tile[i].column_stride;
         }
     }
-
-  private:
-    struct Memory { char* data; int64 step; };  // bytes from one element of the outputs to the next; 0 for a buffer
 
     // Whether an operand of a flat step is a row; else it is one element, or a number.
     bool is_row(int64 i) const {
@@ -128,7 +218,16 @@ class Prepared {
             if (rows_ >> i & 1) tensors[i] = in_[i].data + start * in_[i].step;
         for (int64 j = 0; j < OUTPUTS; j++)
             if (given_.out[j])
-                given_.loops[j].stored[given_.stored][rows_](tensors, number_, out_[j].data + start * out_[j].step, count);
+                given_.loops[j].stored[given_.stored][rows_](
+                    tensors, number_, out_[j].data + start * out_[j].step, count, given_.ahead);
+    }
+
+    void copy(int64 start, int64 count) const {
+        with_float_type(given_.layout.kind[0], in_[0].data + start * in_[0].step, [&](auto* from) {
+            with_float_type(given_.layout.kind[OPERANDS], out_[0].data + start * out_[0].step, [&](auto* to) {
+                convert(to, 1, from, 1, count);
+            });
+        });
     }
 
     void compute_strided(const Position& place, int64 start) {
@@ -155,6 +254,7 @@ class Prepared {
     const Tiles& tiles_;
     Arguments given_;
     Memory in_[OPERANDS] = {}, out_[OUTPUTS] = {};
+    char* stored_[OUTPUTS] = {};
     int64 rows_ = 0;  // which operands are rows, bit i for operand i, where loops of stored dtypes compute the step
     float number_[OPERANDS] = {};
 };
@@ -172,10 +272,16 @@ EXPORT void elementwise_chain(const Step* steps, int64 count, const Tiles* tiles
         Scratch<char, ON_STACK> memory(count * int64(sizeof(Prepared)));
         if (!held || !memory) return;
         Prepared* prepared = reinterpret_cast<Prepared*>(static_cast<char*>(memory));
-        for (int64 i = 0; i < count; i++) new (prepared + i) Prepared(steps[i], *tiles, arrays, held);
+        Reads reads(steps, count, *tiles, arrays);
+        Ahead ahead;
+        for (int64 i = 0; i < count; i++) new (prepared + i) Prepared(steps[i], *tiles, arrays, held, &ahead);
+        Position place = position_of(*tiles, begin);
         for (int64 t = begin; t < end; t++) {
-            Position place = position_of(*tiles, t);
+            Position next = position_of(*tiles, min(t + 1, end - 1));
+            reads.put(next, ahead);
             for (int64 i = 0; i < count; i++) prepared[i].compute(place);
+            place = next;
         }
+        wait_for_copies();
     });
 }

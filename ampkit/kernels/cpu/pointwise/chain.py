@@ -21,18 +21,21 @@ from typing import Any
 import numpy as np
 
 from ampkit.backends.cpu.caching_allocator import CACHE_LINE, HostArray
+from ampkit.backends.cpu.copies import copy
 from ampkit.backends.cpu.native.arrays import FLOATS, Function
 from ampkit.backends.launch_queue import Chains, FusedChain, queue
 from ampkit.base import observe
 from ampkit.base.dtypes import DType
 
-from .elementwise import AXES, MIN_WAITING, OPERANDS, OUTPUTS, Plan, Tiles, loops_of, plan_of
+from .elementwise import AXES, MIN_WAITING, OPERANDS, OUTPUTS, Plan, Tiles, plan_of
 
+PAST_CACHES = 1 << 24  # bytes of what a chain reads and stores: of more, little is in a cache when it is read again
 FLAT_BYTES = 1 << 11  # of a tile of an array; some lie in the first-level cache, and the call of a loop hardly shows
 MAX_SUMMARIES = 1024
 MAX_STEPS = 32  # of a chain; what waits keeps its operands alive
+COPY = 0  # in the place of loops
 _run_chain = Function("elementwise_chain", "pipt")
-_step = struct.Struct(f"{3 + OPERANDS + OUTPUTS}q{OPERANDS}d").pack
+_step = struct.Struct(f"{3 + OPERANDS + 2 * OUTPUTS}q{OPERANDS}d").pack
 _tiles = struct.Struct(f"{5 + 2 * AXES}q").pack
 
 
@@ -43,6 +46,13 @@ class _Launch:
 
     def __init__(self, name: str, plan: Plan, loops: int, operands: tuple[Any, ...], outs: tuple[Any, ...]):
         self.name, self.plan, self.loops, self.operands, self.outs = name, plan, loops, operands, outs
+
+    def run(self) -> None:
+        """Compute the outputs at once."""
+        if self.loops == COPY:
+            copy(self.outs[0], self.operands[0])
+        else:
+            self.plan.run(self.loops, self.operands, self.outs)
 
 
 class _Chain:
@@ -105,12 +115,12 @@ def add(name: str, plan: Plan, loops: int, operands: tuple[Any, ...]) -> Any:
 
 
 def cast(array: HostArray, dtype: DType) -> HostArray | None:
-    """Let a cast of a floating-point array wait. -> the result, None for one that must run now."""
+    """Let a cast of a floating-point array wait, or a copy. -> the result, None for one that must run now."""
     if queue.owner != threading.get_ident() or array.size < MIN_WAITING or not {array.dtype, dtype} <= FLOATS:
         return None
     if observe.observers or observe.profilers or not (array.flags.c_contiguous or id(array) in _makers):
         return None
-    outs = add("Copy", plan_of((array,), (dtype,)), loops_of("Copy"), (array,))
+    outs = add("Copy", plan_of((array,), (dtype,)), COPY, (array,))
     return None if outs is None else outs[0]
 
 
@@ -169,7 +179,7 @@ def run_all() -> None:
             _run(launches, chain.tiles)
         except BaseException as raised:  # no memory for tiles, or Ctrl-C: outputs never stay without their values
             for launch in launches:
-                launch.plan.run(launch.loops, launch.operands, launch.outs)
+                launch.run()
             error = error if isinstance(raised, MemoryError) else raised
     if error is not None:
         raise error
@@ -178,7 +188,7 @@ def run_all() -> None:
 def _run(launches: list[_Launch], tiles: Tiles) -> None:
     if len(launches) == 1:
         launch = launches[0]
-        launch.plan.run(launch.loops, launch.operands, launch.outs)
+        launch.run()
         queue.log.alone[f"{launch.name} has no other beside it"] += 1
         return
     places = _Places(launches)
@@ -205,7 +215,7 @@ class _Places:
     memory, too.
 
     An output that nothing but the launches refers to, nor any view of it, lives in a buffer until its last reader has
-    run.
+    run. Others do, too, and are copied to memory past the caches, where the chain moves PAST_CACHES or more.
     """
 
     def __init__(self, launches: list[_Launch]):
@@ -221,6 +231,13 @@ class _Places:
             for operand in launch.operands:
                 uses[id(operand)] = uses.get(id(operand), 0) + 1
         self.unseen = {id(out) for out in _unseen(launches, uses)}
+        self._past_caches = self._moved(launches) >= PAST_CACHES
+
+    def _moved(self, launches: list[_Launch]) -> int:
+        # Bytes of the arrays in memory that the launches read and store.
+        outs = {id(out): out for launch in launches for out in launch.outs if out is not None}
+        read = {id(a): a for one in launches for a in one.operands if isinstance(a, np.ndarray) and id(a) not in outs}
+        return sum([array.nbytes for array in (*read.values(), *outs.values()) if id(array) not in self.unseen])
 
     def packed(self, step: int, launch: _Launch) -> bytes:
         """`struct Step` of chain.cpp."""
@@ -231,20 +248,26 @@ class _Places:
             else:
                 numbers[i] = operand
         targets = [0 if out is None else self._target(out) for out in launch.outs]
+        stored = [self._stored(out) for out in launch.outs]
         for one in (*launch.operands, *launch.outs):  # the last to read a buffer has read it
             if id(one) in self._held and self._last.get(id(one), step) == step:
                 self._free.append(self._held.pop(id(one)))
         plan = launch.plan
         flat = plan.tiles is not None and plan.tiles.flat
-        missing = [0] * (OUTPUTS - len(targets))
-        return _step(launch.loops, plan.address, flat, *sources, *targets, *missing, *numbers)
+        missing = [-1] * (OUTPUTS - len(targets))
+        return _step(launch.loops, plan.address, flat, *sources, *targets, *missing, *stored, *missing, *numbers)
 
     def _source(self, array: HostArray) -> int:
         held = self._held.get(id(array))
         return self._number(array) if held is None else -1 - held
 
+    def _stored(self, out: HostArray | None) -> int:
+        if out is None or id(out) in self.unseen or not self._past_caches:
+            return -1
+        return self._number(out)
+
     def _target(self, out: HostArray) -> int:
-        if id(out) not in self.unseen:
+        if id(out) not in self.unseen and not self._past_caches:
             return self._number(out)
         self.itemsize = max(self.itemsize, out.itemsize)
         if not self._free:
@@ -314,6 +337,12 @@ class CpuChains(Chains):
 
     def cast(self, array: Any, dtype: Any) -> Any:
         return cast(array, dtype) if type(array) is np.ndarray else None
+
+    def copy(self, array: Any) -> Any:
+        return self.cast(array, array.dtype)
+
+    def holds(self, array: Any) -> bool:
+        return id(array) in _makers
 
     def references(self, array: Any) -> int:
         return references(array)
