@@ -82,6 +82,13 @@ class Chains:
     def cast(self, array: Any, dtype: Any) -> Any:
         """The same for a cast."""
 
+    def copy(self, array: Any) -> Any:
+        """The same for a copy, in the memory order of `array`."""
+
+    def holds(self, array: Any) -> bool:
+        """Whether `array` is the output of a launch that waits, where sums of such may replace it."""
+        return False
+
     def add_rows(self, *reduction: Any) -> Any:
         """The same for a reduction of rows."""
 

@@ -16,11 +16,11 @@ from .. import backends
 from ..backends.format_casts import copied
 from ..backends.launch_queue import queue
 from ..base import dtypes, observe
-from ..base.dtypes import KNOWN, LOW, NARROW, Array, DType
+from ..base.dtypes import KNOWN, NARROW, Array, DType
 from ..base.errors import AmpkitError, DeviceError, DTypeError, ShapeError, StateError, switch
 from ..base.missing_names import missing_attribute
 from ..base.version_counter import VersionCounter, come_back, leave, part_changed
-from .autograd.accumulate import is_dense, sum_gradients
+from .autograd.accumulate import add_to, is_dense, sum_waits
 from .autograd.scale_tag import ScaleTag, combine_tags
 from .capture.recorder import recorders
 from .casts import cast_unread
@@ -260,8 +260,13 @@ class Tensor(TensorBase, TensorMethods, metaclass=TensorType):
         for recorder in recorders:
             recorder.asks_gradient(self)
             recorder.writes_gradient(self)
-        keeps = owned and self._grad is None and self._can_keep(gradient)
+        keeps = self._grad is None and self._can_keep(gradient)
+        if keeps and not owned:
+            own = queue.held.copy(gradient) if queue.active else None
+            gradient, keeps = (gradient, False) if own is None else (own, True)
         if queue.waiting and self._grad is not None:
+            if self._grad._scale_tag is tag and sum_waits(self._grad, gradient):
+                return
             queue.flush((gradient,), (self._grad._array,))
         if self._grad is None:
             buffer = gradient if keeps else self._new_grad_buffer(gradient)
@@ -280,10 +285,7 @@ class Tensor(TensorBase, TensorMethods, metaclass=TensorType):
             raise DTypeError("backward", "one gradient", f"two to add in {self.dtype.name}", "use x.bfloat16() once")
         if self._grad._edge is not None:
             self._grad.changed()  # from create_graph=True: the tape may have saved it
-        if held.dtype in LOW:
-            held[...] = sum_gradients(held, gradient.astype(held.dtype, copy=False))  # in float32, rounded once
-        else:
-            held += gradient.astype(held.dtype, copy=False)
+        add_to(held, gradient.astype(held.dtype, copy=False))
 
     def _can_keep(self, gradient: Array) -> bool:
         array = self._array

@@ -16,6 +16,7 @@ from ampkit.amp import exponents
 from ampkit.amp.found_inf import unscale
 from ampkit.base.dtypes import bfloat16, bool_, float16, float32, float64, int64
 from ampkit.base.formats import FORMATS, is_packed
+from ampkit.core.autograd.accumulate import add_to
 from ampkit.core.policy.recipe import RECIPES
 from ampkit.ops.linalg.quantization import Quantized, dequantize_, quantize_, quantize_both_, scaled_mm_
 from ampkit.ops.nn.batch_norm import update_running_statistics
@@ -60,6 +61,19 @@ def _unscale(random: Random) -> Program:
         held = _odd(Random(layout), gradient)
         first = unscale(held, inverse, np.empty(held.size, bool_))
         return [held.copy(), np.array(first)]
+
+    return program
+
+
+def _add_to(random: Random) -> Program:
+    dtype, n, layout = random.choice((float32, bfloat16, float16)), random.choice(LENGTHS), random.randrange(1 << 32)
+    first, second = _flat(random, dtype, n=n), _flat(random, dtype, n=n)
+    dense = random.random() < 0.5
+
+    def program() -> list[Any]:
+        held = first.copy() if dense else _odd(Random(layout), first)
+        add_to(held, second)
+        return [held.copy()]
 
     return program
 
@@ -315,6 +329,7 @@ PRIMITIVES: dict[str, Callable[[Random], Program]] = {
     "amp.exponents:count_lost_updates": _lost,
     "amp.exponents:lost_updates_of_segments": _lost_of_segments,
     "amp.found_inf:unscale": _unscale,
+    "autograd.accumulate:add_to": _add_to,
     "linalg.quantization:dequantize": _dequantize,
     "linalg.quantization:quantize": _quantize,
     "linalg.quantization:quantize_both": _quantize_both,

@@ -113,3 +113,29 @@ def sum_of_two(held: Any, gradient: Any) -> Any:
 
 
 sum_of_two.writes = False
+
+
+@primitive("autograd.accumulate")
+def add_to(held: Any, gradient: Any) -> None:
+    """Add a gradient to memory that holds one of its shape and dtype, in the accumulator dtype, rounded once."""
+    if held.dtype in LOW:
+        held[...] = sum_of_two(held, gradient)
+    else:
+        held += gradient
+
+
+add_to.writes = False  # who calls it has had computed what reads that memory
+
+
+def sum_waits(held: Any, gradient: Any) -> bool:
+    """Put the sum of two gradients in the place of the first one, a Tensor, and let it wait. -> whether it does.
+
+    It may where the first one waits too, and nothing else refers to it: then nobody sees that its memory is another.
+    """
+    array = held._array
+    if is_traced(gradient) or held._edge is not None or not queue.held.holds(array) or array.dtype != gradient.dtype:
+        return False
+    if sys.getrefcount(held._array) - queue.held.references(array) != _SOLE + 1:  # the variable here
+        return False
+    held._array = sum_of_two.launch(array, gradient)
+    return True

@@ -7,7 +7,7 @@ import pytest
 
 import ampkit
 from ampkit.backends.cpu.native.library import library, unavailable_reason
-from ampkit.core.autograd.accumulate import sum_of_two
+from ampkit.core.autograd.accumulate import add_to, sum_of_two
 
 pytestmark = [
     pytest.mark.cpu,
@@ -44,3 +44,17 @@ def test_a_sum_is_the_reference_s(shape, first, second, dtypes):
     found, truth = sum_of_two(a, b), sum_of_two.reference.run(a, b)
     assert found.dtype == a.dtype
     np.testing.assert_array_equal(found.astype(float), truth.astype(float))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_sum_in_place_has_the_bits_of_one_elsewhere(dtype):
+    kind, rng = getattr(ampkit, dtype), np.random.default_rng(0)
+    size = f"u{np.dtype(kind).itemsize}"
+    a, b = (
+        rng.integers(0, np.iinfo(size).max, (301, 203), size, endpoint=True).view(kind) for _ in range(2)
+    )  # NaN too
+    for layout in (LAYOUTS["contiguous"], LAYOUTS["transposed"], LAYOUTS["strided"]):
+        held, other = layout(a).copy("K"), layout(b).copy("K")
+        found = sum_of_two(held, other)
+        add_to(held, other)
+        np.testing.assert_array_equal(held.view(size), found.view(size))

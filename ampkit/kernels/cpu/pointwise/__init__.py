@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from math import inf
 
-from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, MIN_FUSED, available, broadcast_to
+from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, MIN_FUSED, HostArray, available, broadcast_to, supported
+from ampkit.core.autograd.accumulate import add_to, is_dense
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.kernels.shared.launcher import Launcher
 from ampkit.kernels.shared.pointwise import register_pointwise
 
+from . import elementwise
 from .elementwise import backward, forward, total
 
 # What NumPy computes in one pass: below this size of float32 arrays, a kernel on one thread is no faster. NumPy's sine
@@ -30,7 +32,16 @@ _MIN_FLOAT32: dict[str, float] = {**dict.fromkeys(_ONE_PASS, 1 << 16), **dict.fr
 LAUNCHER = Launcher(
     "cpu", forward, backward, total, blocked_sum, MIN_ELEMENTS, _MIN_OF, _MIN_FLOAT32, True, broadcast_to
 )
+
+
+def _are_alike(held: HostArray, gradient: HostArray) -> bool:
+    # Whether their elements follow each other in memory in one order.
+    same = held.dtype == gradient.dtype and held.strides == gradient.strides
+    return same and supported(held, gradient) and is_dense(held)
+
+
 if available():
     from . import chain as chain
 
     register_pointwise(LAUNCHER)
+    add_to.on("cpu", _are_alike, min_elements=MIN_ELEMENTS)(elementwise.add_to)

@@ -103,6 +103,12 @@ def forward(name: str, operands: Sequence[Any], dtype: DType) -> Any:
     return out
 
 
+def add_to(held: HostArray, other: HostArray) -> None:
+    """held += other in place, both without gaps and in one memory order: the bits that `forward` gives of "Add"."""
+    operands = held, other, 1.0
+    _plan(_layouts(operands), (held.dtype,)).run(loops_of("Add"), operands, (held,))
+
+
 def backward(name: str, dy: HostArray, operands: Sequence[Any], dtypes: Sequence[DType | None]) -> Any:
     """The gradients of `name`, one per entry of `dtypes`, None where that is None; otherwise as `forward`.
 
