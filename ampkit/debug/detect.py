@@ -55,8 +55,8 @@ def explained(
     watch, found = Watch(), list[tuple[Finding, Origin]]()
 
     def look(event: Event) -> None:
-        if watch.tracker.harm and not found:  # at once: later the step may change what led to it
-            found.append((finding_of(*watch.tracker.harm[0]), watch.tracker.harm[0][0]))
+        if watch.tracker.faults and not found:  # at once: later the step may change what led to it
+            found.append((finding_of(*watch.tracker.faults[0]), watch.tracker.faults[0][0]))
 
     observers = [observer for observer in (look, zeros, state and state.see) if observer is not None]
     result: Any = None
@@ -66,8 +66,8 @@ def explained(
         if not found:
             raise
     found += filter(None, [_of_result(tensor, watch.tracker) for tensor in tensors_in(result)])
-    if zeros is not None and zeros.harm and not found:
-        return finding_of(*zeros.harm[0], kind="underflow")
+    if zeros is not None and zeros.faults and not found:
+        return finding_of(*zeros.faults[0], kind="underflow")
     if not found:
         return None
     finding, origin = found[0]
@@ -96,7 +96,7 @@ class detect_nonfinite:
     """Within the block, raise NonFiniteError as soon as infinity or NaN reaches a loss or the gradient of a leaf.
 
     The error says which op in which module made it, forward or backward, of what, and how to cure it; `error.finding`
-    is the same as a Finding. Infinity that does no harm, such as that of a mask, raises nothing, and neither does a
+    is the same as a Finding. Infinity that reaches neither, such as that of a mask, raises nothing, and neither does a
     gradient that overflows by the loss scale alone, which the scale search cures; overflows counts those. On a GPU
     every op waits for the device. Also a decorator.
     """
@@ -124,9 +124,9 @@ class detect_nonfinite:
     def _look(self, event: Event) -> None:
         self._tracker(event)
         self.overflows = self._tracker.overflows
-        if self._tracker.harm:
-            harm, self._tracker.harm = self._tracker.harm, []
-            raise error_of(finding_of(*harm[0]))
+        if self._tracker.faults:
+            faults, self._tracker.faults = self._tracker.faults, []
+            raise error_of(finding_of(*faults[0]))
 
     def __call__(self, function: Any) -> Any:
         return decorate(lambda: type(self)(), function, "detect_nonfinite()(function)")

@@ -1,4 +1,4 @@
-"""Where infinity and NaN come from: an observer that follows them from the op that made them to where they do harm.
+"""Where infinity and NaN come from: an observer that follows them from the op that made them to what they reach.
 
 An op that turns finite inputs into infinity is no fault by itself: masks are -inf, and a logarithm of 0 may be left out
 by a `where`. So each non-finite array is remembered with its origin, the op that made it, and only what reaches the
@@ -36,13 +36,13 @@ from .origin import (
 class NonFiniteTracker:
     """An observer (see base/observe.py) that knows the origin of every non-finite array.
 
-    harm: the origins that reached the loss, a leaf's gradient or a parameter, and what they reached, in that order.
+    faults: the origins that reached the loss, a leaf's gradient or a parameter, and what they reached, in that order.
     overflows: how many leaf gradients were not finite because of the loss scale alone. last: the origin of what the
     last op of a forward wrote, None where that is finite and once a backward has begun.
     """
 
     def __init__(self) -> None:
-        self.harm: list[tuple[Origin, str]] = []
+        self.faults: list[tuple[Origin, str]] = []
         self.overflows = 0
         self.last: Origin | None = None
         self._model: Callable[[], Any] = lambda: None  # refers to the model that was called last, and does not keep it
@@ -154,7 +154,7 @@ class NonFiniteTracker:
         elif not is_finite(event.output):
             self._kernel(event)
 
-    # where it does harm
+    # what it reaches
 
     def _start(self, event: Event) -> None:
         self.last = self._tag = None
@@ -176,7 +176,7 @@ class NonFiniteTracker:
         named = () if self.model is None else self.model.named_parameters()
         name = next((name for name, held in named if not is_finite(held.array)), "")
         origin = Origin(event, event.output, self._call_with(name), model=self.model)
-        self.harm.append((origin, f"parameter {name}" if name else "a parameter"))
+        self.faults.append((origin, f"parameter {name}" if name else "a parameter"))
 
     def _reached(self, event: Event, array: Any, what: str) -> None:
         if is_finite(array):
@@ -185,7 +185,7 @@ class NonFiniteTracker:
         if origin.by_scale:
             self.overflows += 1
         else:
-            self.harm.append((origin, what))
+            self.faults.append((origin, what))
 
     def _call_with(self, name: str) -> ModuleCall | None:
         # Of the module that has the parameter of this name.

@@ -1,4 +1,4 @@
-"""Origin: the call that made infinity or NaN, and what is needed to explain it once it has done harm."""
+"""Origin: the call that made infinity or NaN, and what is needed to explain it once it has reached a loss."""
 
 from __future__ import annotations
 

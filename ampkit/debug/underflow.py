@@ -17,11 +17,11 @@ from .origin import ByIdentity, Origin, call_of, gradient_of
 class UnderflowTracker:
     """An observer (see base/observe.py) that knows which kernel flushed a gradient to zero.
 
-    harm: the origins that made the whole gradient of a leaf zero, and what is zero because of them, in that order.
+    faults: the origins that made the whole gradient of a leaf zero, and what is zero because of them, in that order.
     """
 
     def __init__(self) -> None:
-        self.harm: list[tuple[Origin, str]] = []
+        self.faults: list[tuple[Origin, str]] = []
         self.model: Any = None  # the model that was called last
         self._known = ByIdentity()
 
@@ -34,7 +34,7 @@ class UnderflowTracker:
             if event.phase == BACKWARD:
                 self._kernel(event)
             elif event.phase == ACCUMULATE and (origin := self._known.known(event.inputs[0])) is not None:
-                self.harm.append((origin, gradient_of(event.output, self.model)))
+                self.faults.append((origin, gradient_of(event.output, self.model)))
 
     def _kernel(self, event: Event) -> None:
         dys = [dy for dy in (event.operands if event.op is not None else event.inputs) if dy is not None]

@@ -18,7 +18,7 @@ from ampkit.base.array_kinds import on_device
 from ampkit.base.dtypes import DIFFERENTIABLE, DType
 from ampkit.base.errors import StateError
 
-from .. import dispatch, fp_errors, policy
+from .. import dispatch
 from ..dispatch.batching.array import BatchedArray
 from ..dispatch.batching.sums import kept_apart
 from ..dispatch.forward_rules import TangentCall, cast_to, itself
@@ -26,8 +26,9 @@ from ..tensor import Edge, Tensor
 from .accumulate import reduce_to_input
 from .backward_pass import BackwardPass, edge_key
 from .double_backward import link_saved
-from .grad_mode import RECORDING, _recording, enable_grad
+from .grad_mode import enable_grad
 from .node import Node
+from .pass_scope import enter_pass, leave_pass
 from .reachable import grows, nodes_below
 from .saved_hooks import with_unpacked
 from .tape import grad
@@ -58,32 +59,33 @@ def push_forward(
     if grows(below):
         cure = "call the function without checkpoint"
         raise StateError("forward-mode derivatives", "a recorded graph", "a checkpointed function in it", cure)
+    token = enter_pass(traced)
+    try:
+        with kept_apart.holding(True):
+            _visit_all(below, ends, known, traced)
+    finally:
+        leave_pass(token)
+    return [None if end is None else known.get(edge_key(end)) for end in ends]
+
+
+def _visit_all(
+    below: set[Node], ends: Sequence[Edge | None], known: dict[tuple[int, int], Tensor], traced: bool
+) -> None:
+    # Add the tangents of the nodes' outputs to `known`, from which those that nothing reads any more are dropped.
     order = sorted(below, key=attrgetter("serial"))  # each after all that it depends on
-    wanted = _wanted_outputs(order, ends)
-    region, token, recording = policy.enter(None), fp_errors.push_ignore(), _recording.replace(RECORDING[traced])
-    device, apart = None if backends.gpus is None else backends.gpus.use(None), kept_apart.enter(True)
-    kept = {edge_key(end) for end in ends}
+    wanted, kept = _wanted_outputs(order, ends), {edge_key(end) for end in ends}
     keys_of = [[edge_key(edge) for edge in node.edges] for node in order]
     last = {key: node for node, keys in zip(order, keys_of, strict=True) for key in keys}
-    try:
-        for node, keys in zip(order, keys_of, strict=True):
-            mine = [known.get(key) for key in keys]
-            if any(tangent is not None for tangent in mine):
-                if backends.gpus is not None:
-                    backends.gpus.follow(next(t.array for t in mine if t is not None))
-                for index, made in _push(node, mine, wanted[node], traced).items():
-                    known.setdefault((id(node), index), made)
-            for key in keys:  # memory of tangents that nothing reads any more
-                if last.get(key) is node and key not in kept:
-                    known.pop(key, None)
-    finally:
-        kept_apart.leave(apart)
-        _recording.restore(recording)
-        fp_errors.pop_ignore(token)
-        policy.leave(region)
-        if device is not None:
-            backends.gpus.leave(device)
-    return [None if end is None else known.get(edge_key(end)) for end in ends]
+    for node, keys in zip(order, keys_of, strict=True):
+        tangents = [known.get(key) for key in keys]
+        if any(tangent is not None for tangent in tangents):
+            if backends.gpus is not None:
+                backends.gpus.follow(next(t.array for t in tangents if t is not None))
+            for index, made in _push(node, tangents, wanted[node], traced).items():
+                known.setdefault((id(node), index), made)
+        for key in keys:
+            if last.get(key) is node and key not in kept:
+                known.pop(key, None)
 
 
 def _wanted_outputs(order: Sequence[Node], ends: Sequence[Edge | None]) -> dict[Node, dict[int, Edge]]:

@@ -15,7 +15,6 @@ from ampkit.base import observe
 from ampkit.base.dtypes import is_float
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError, StateError, switch
 
-from .. import fp_errors, policy
 from ..casts import cast
 from ..dispatch.batching import boundary, draws
 from ..dispatch.batching.array import Level, UnmappedError
@@ -23,9 +22,10 @@ from ..tensor import Edge, Tensor
 from .accumulate import is_dense
 from .accumulate_grad import AccumulateGrad
 from .backward_pass import BackwardPass, edge_key
-from .grad_mode import RECORDING, _recording, no_grad
+from .grad_mode import no_grad
 from .gradient_edge import GradientEdge
 from .node import Node, alias
+from .pass_scope import enter_pass, leave_pass
 from .reachable import paths_to
 from .saved import keeps_arrays
 from .traced_array import TracedArray, plain, run, stands_for
@@ -259,11 +259,10 @@ def _run_backward(
     outs: tuple[Tensor, ...], seeds: tuple[Any, ...], wanted: Any, traced: bool, retain: bool, inputs: Any = None
 ) -> BackwardPass:
     backward_pass = BackwardPass(wanted, traced, retain, inputs)
-    region, token, recording = policy.enter(None), fp_errors.push_ignore(), _recording.replace(RECORDING[traced])
-    device = None if backends.gpus is None else backends.gpus.use(None)
+    token = enter_pass(traced)
     try:
         for out, seed in zip(outs, seeds, strict=True):
-            if device is not None:
+            if backends.gpus is not None:
                 backends.gpus.follow(getattr(out, "array", None))
             start = _seed(out, seed)
             if observe.observers:
@@ -273,11 +272,7 @@ def _run_backward(
     except MemoryError as error:
         raise backends.out_of_memory_error([out.array for out in outs], error) from None
     finally:
-        _recording.restore(recording)
-        fp_errors.pop_ignore(token)
-        policy.leave(region)
-        if device is not None:
-            backends.gpus.leave(device)
+        leave_pass(token)
     return backward_pass
 
 

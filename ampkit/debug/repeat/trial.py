@@ -34,7 +34,7 @@ class Cure(NamedTuple):
 
 
 class Watch:
-    """A run of a step, looked at: its first harm, the constants that changed in their dtype, and its losses.
+    """A run of a step, looked at: its first fault, the constants that changed in their dtype, and its losses.
 
     losses: those that backward passes began with, without their loss scale. updates: of optimizers.
     """
@@ -63,11 +63,11 @@ class Watch:
             self._unscaled = None
         elif event.phase == STEP and event.name.endswith("_update"):
             self.updates += 1
-        if self._stop and self.tracker.harm:
-            raise _HarmError
+        if self._stop and self.tracker.faults:
+            raise _FaultError
 
 
-class _HarmError(Exception):
+class _FaultError(Exception):
     """A trial has failed: the rest of the step need not run."""
 
 
@@ -93,8 +93,8 @@ class Trials:
     def repeats(self, origin: Origin) -> bool:
         """Whether the step, repeated as it is, fails in the same way: else a trial would show nothing."""
         watch, _ = self._from_the_start(None)
-        return any(_place(found) == _place(origin) for found, _ in watch.tracker.harm[:1]) or bool(
-            not watch.tracker.harm and watch.tracker.last is not None and _place(watch.tracker.last) == _place(origin)
+        return any(_place(found) == _place(origin) for found, _ in watch.tracker.faults[:1]) or bool(
+            not watch.tracker.faults and watch.tracker.last is not None and _place(watch.tracker.last) == _place(origin)
         )
 
     def works(self, cure: Cure) -> bool:
@@ -102,7 +102,7 @@ class Trials:
         return self.failure(cure) is None
 
     def failure(self, cure: Cure) -> Origin | Exception | None:
-        """Where the first infinity comes from that does harm in spite of `cure`, or what the step raises; or None."""
+        """Where the first fault comes from in spite of `cure`, or what the step raises; or None."""
         assert cure.apply is not None
         watch, failed = self._from_the_start(cure)
         losses = [*watch.losses]
@@ -127,12 +127,12 @@ class Trials:
                 if cure is not None and cure.apply is not None:
                     stack.enter_context(cure.apply())
                 result = watch.run(self.step)
-            except _HarmError:
-                return watch, watch.tracker.harm[0][0]
+            except _FaultError:
+                return watch, watch.tracker.faults[0][0]
             except Exception as error:  # what the change makes of the program
-                return watch, watch.tracker.harm[0][0] if watch.tracker.harm else error
-        if watch.tracker.harm:
-            return watch, watch.tracker.harm[0][0]
+                return watch, watch.tracker.faults[0][0] if watch.tracker.faults else error
+        if watch.tracker.faults:
+            return watch, watch.tracker.faults[0][0]
         bad = next((tensor for tensor in tensors_in(result) if not is_finite(tensor.array)), None)
         if bad is None:
             return watch, None
