@@ -98,7 +98,7 @@ class Op:
 
     @cached_property
     def call(self) -> Callable[..., Any]:
-        """Signature.call."""
+        """call(f, inputs, params): call f with the reference's signature; see Signature.call."""
         return self.signature.call
 
     @cached_property

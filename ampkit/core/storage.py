@@ -116,7 +116,7 @@ def address(array: Array) -> int:
 
 
 def overlapping(arrays: Sequence[Array]) -> list[bool]:
-    """Of each array, whether its memory overlaps with that of another."""
+    """For each array, whether its memory overlaps with that of another."""
     reach = [_bounds(array) for array in arrays]
     order = sorted(range(len(arrays)), key=reach.__getitem__)
     found = [False] * len(arrays)

@@ -491,7 +491,7 @@ def _already_made(self: Tensor, *args: Any, **kwargs: Any) -> None:
 
 
 def note_changes(tensors: Sequence[Tensor]) -> None:
-    """`changed` of several tensors."""
+    """Note an in-place change of several tensors, as `Tensor.changed` does of one."""
     for tensor in tensors:
         tensor._version_counter[0] = tick()
     for recorder in recorders:

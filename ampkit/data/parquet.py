@@ -73,7 +73,7 @@ class Columns(BatchDataset):
         return [Tensor(array) for array in self.arrays(indices)]
 
     def arrays(self, indices: Any) -> list[NDArray[Any]]:
-        """As `batch`, as NumPy arrays."""
+        """What `batch` gives, as NumPy arrays."""
         wanted = np.asarray(indices, np.int64)
         groups = np.array([bisect_right(self._ends, index) for index in wanted.tolist()], np.int64)
         parts: list[list[NDArray[Any]]] = []

@@ -72,14 +72,14 @@ class Origin:
         return next((number for number in numbers if not math.isfinite(number)), None)
 
     def without_arrays(self) -> Origin:
-        """The same, of a mask: most are made and forgotten in every step, and nothing but their name is ever asked."""
+        """This origin, of a mask, without its arrays: a step makes many, and only their name is ever asked for."""
         numbers = tuple([value for value in self.event.operands if type(value) is float])
         event = Event(self.event.name, (), None, self.event.phase, operands=numbers, params=self.event.params)
         return replace(self, event=event, output=None, saved=None)
 
     @property
     def path(self) -> str:
-        """Of the module it ran in."""
+        """The path of the module it ran in."""
         return path_in_words(self.call)
 
 
@@ -130,7 +130,7 @@ def memory_of(array: Any) -> Any:
 
 
 def call_of(event: Event) -> ModuleCall | None:
-    """Of the module in which a kernel ran; casts and sums of gradients belong to the node that they are for."""
+    """The call of the module in which a kernel ran; casts and sums of gradients belong to the node they are for."""
     return current() or getattr(event.node, "module_call", None)
 
 

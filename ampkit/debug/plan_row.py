@@ -54,6 +54,6 @@ class PlanRow:
         return self.category if self.category and self.why == REASONS[self.category] else self.why
 
     def plus(self, other: PlanRow) -> PlanRow:
-        """Both rows as one."""
+        """This row and another one of the same op as one, whose counts and bytes are their sums."""
         names = ("calls", "casts", "cast_bytes", "weight_casts", "weight_bytes", "saved", "saved_float32")
         return replace(self, **{name: getattr(self, name) + getattr(other, name) for name in names})

@@ -52,7 +52,7 @@ def table(rows: Iterable[PlanRow], width: int) -> list[str]:
 
 
 def signed_table(rows: Iterable[tuple[str, PlanRow]], width: int) -> list[str]:
-    """The same of rows with a sign before each."""
+    """Lines of a table of rows with a sign before each, as `table` makes them."""
     return _fitting([("", *HEAD), *((sign, *cells(row)) for sign, row in rows)], width)
 
 

@@ -126,7 +126,7 @@ class Sample:
         return ranges_of(self.keys, self.scales, self.counts)
 
     def row(self) -> dict[str, Any]:
-        """It as an object of JSON: step, ranges, updates.
+        """This sample as an object of JSON: step, ranges, updates.
 
         Of a range: of, path, op, dtype, stored, scale, count, zero, inf, nan, largest as in `Range`; exponent and
         counts as `Range.exponents` returns them; present, what the stored dtype loses, and float16, bfloat16,

@@ -208,7 +208,7 @@ class _Process:
         return [after.seconds - before.seconds for before, after in pairwise(steps)]
 
     def result(self) -> Result:
-        """What it has measured."""
+        """What the process has measured."""
         last = self._last
         if self._kind not in ("Failed", "Done"):
             last = {"error": f"the process ended early, with status {self._process.returncode}"}

@@ -80,7 +80,7 @@ def ranges(recipe: Recipe, model: nn.Module) -> Ranges | None:
 
 
 def parallel(recipe: Recipe) -> dict[str, Any]:
-    """The options of DistributedDataParallel."""
+    """The options of DistributedDataParallel, from the section [parallel]."""
     section = recipe.parallel
     wire = None if section.wire_dtype == "float32" else section.wire_dtype
     return {"wire_dtype": wire, "bucket_cap_mb": section.bucket_mb}

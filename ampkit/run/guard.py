@@ -70,7 +70,7 @@ class Explanation(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Both."""
+        """The account and the cure."""
         return self.account + (f"\n  cure: {self.cure}" if self.cure else "")
 
 

@@ -190,7 +190,7 @@ def start(step: int, about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def version() -> str:
-    """Of the installed ampkit."""
+    """The version of the installed ampkit."""
     try:
         return metadata.version("ampkit")
     except metadata.PackageNotFoundError:  # imported from where it is not installed

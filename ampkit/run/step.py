@@ -115,7 +115,7 @@ class Regression:
         return loss
 
     def metric(self) -> Metric:
-        """RMSE and R2."""
+        """The root mean squared error and R2."""
         return SquaredError(self.std)
 
     def metric_inputs(self, output: Any, *targets: Tensor) -> tuple[Tensor, ...]:

@@ -299,6 +299,6 @@ def family_of(found: QuantizationRecipe) -> str | None:
 
 
 def family_of_name(name: str) -> str | None:
-    """The same of a recipe's name."""
+    """The word in FAMILIES of the preset that a recipe's name begins with; None for any other name."""
     base = name.partition(" ")[0]
     return next((word for word, names in FAMILIES.items() if base in names), None)

@@ -50,7 +50,7 @@ def _bits(recipe: QuantizationRecipe | None, product: str) -> int:
 
 
 def options_to_take(options: Sequence[Option]) -> list[Option]:
-    """Of recipes that cost alike, one for all layers: whose errors add up to the least.
+    """`options` with one of the recipes that cost alike for all layers: the one whose errors add up to the least.
 
     How they differ in one layer is mostly chance, few cards have all, and the policy is shorter.
     """

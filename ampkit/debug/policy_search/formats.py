@@ -135,7 +135,7 @@ class Laboratory(ShowsItsText):
         return "\n".join([*lines, *sources])
 
     def cards(self) -> list[tuple[str, list[str], str]]:
-        """Of cards that were measured by others: the name, by recipe the speed, or the memory of a step, the source."""
+        """For each card that others have measured: name, speed or memory of a step by recipe, source."""
         found = []
         for card in CARDS:
             for title, figures in ((card.name, card.speeds), (f"{card.name}, peak memory", card.memory)):

@@ -78,7 +78,7 @@ _SOFTMAX = ("softmax", "log_softmax")
 
 
 def _first(cures: Iterable[Cure], trials: Trials) -> list[Cure]:
-    """The first that works."""
+    """The first of `cures` that works, in a list; an empty one if none does."""
     found = next((cure for cure in cures if trials.works(cure)), None)
     return [] if found is None else [found]
 
@@ -140,7 +140,7 @@ def _edges(origin: Origin, masked: bool = True) -> Iterator[Cure]:
 
 
 def _bounded(name: str, trials: Trials) -> list[Cure]:
-    """Of exponentials: an input that is not too large."""
+    """A cure of an exponential that overflows: an input that is not too large."""
     if name not in ("exp", "expm1", "exp2", "sinh", "cosh"):
         return []
     text = f"bound what goes in: {name}(x.clamp(max="

@@ -112,7 +112,7 @@ def _each_argument(op: Op, change: Callable[[Any], Any], where: str) -> Callable
 
 
 def together(*contexts: Callable[[], AbstractContextManager[Any]] | None) -> Callable[[], AbstractContextManager[Any]]:
-    """All of them."""
+    """A context that enters all of `contexts`."""
 
     @contextmanager
     def entered() -> Iterator[None]:

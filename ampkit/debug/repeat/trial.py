@@ -22,7 +22,7 @@ _FOLLOWING = 3  # further steps that a cure has to survive where the step update
 
 
 class Cure(NamedTuple):
-    """What may help.
+    """A change of a program that may help.
 
     text: what to do, the end of a line. apply: a context in which a step runs as if it had been done; None for what
     cannot be tried so. cause: what to add to the cause of the finding.

@@ -160,7 +160,7 @@ def batch_norm(call: Call) -> Done | None:
 
 
 def feed_forward(call: Call) -> Done | None:
-    """`linear_gelu_linear`, op by op."""
+    """The rule of `linear_gelu_linear`: its three ops one by one."""
     x, w1, b1, w2, b2 = call.arrays
     plan = replace(call.plan, drops=())
 

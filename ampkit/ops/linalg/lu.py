@@ -139,7 +139,7 @@ def linalg_lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = F
 
 
 def first_zero(lu: Tensor) -> Tensor:
-    """info of LU factors."""
+    """The `info` of LU factors: the number of the first zero on the diagonal of U, from 1; 0 for none. [..] int32."""
     diagonal = np.diagonal(lu.array, 0, -2, -1) == 0
     if not diagonal.shape[-1]:
         return Tensor(diagonal.any(-1).astype(np.int32))

@@ -66,7 +66,10 @@ def layer_norm_of_sum(
 def add_layer_norm_unchecked(
     residual: Tensor, branch: Tensor, normalized_shape: Any, weight: Any, bias: Any, eps: float, p: float, normed: Any
 ) -> Any:
-    """Both ops without argument checks: (sum, norm in the dtype `normed`), or the norm alone if `normed` is None."""
+    """`add_layer_norm` and `layer_norm_of_sum` without argument checks.
+
+    -> (sum, norm in the dtype `normed`), or the norm alone if `normed` is None.
+    """
     draw = random.default.take() if p else None
     return add_layer_norm_(residual, branch, weight, bias, normalized_shape, eps, p, draw, normed)
 

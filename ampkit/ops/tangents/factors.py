@@ -34,7 +34,7 @@ def _diagonal(x: Tensor) -> Tensor:
 
 
 def eigh(call: TangentCall) -> tuple[Tensor, Tensor] | None:
-    """Of eigenvalues and eigenvectors of the symmetric part."""
+    """The tangents of `eigh`: of eigenvalues and eigenvectors of the symmetric part."""
     moved, values, vectors = call.tangent(0), call.saved("values"), call.saved("vectors")
     if moved is None or values is None or vectors is None:
         return None
@@ -43,7 +43,7 @@ def eigh(call: TangentCall) -> tuple[Tensor, Tensor] | None:
 
 
 def svd(call: TangentCall) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Of singular values, and of the vectors on the left and on the right."""
+    """The tangents of `svd`: of singular values, and of the vectors on the left and on the right."""
     moved, u, s, vh = call.tangent(0), call.saved("u"), call.saved("s"), call.saved("vh")
     if moved is None or u is None or s is None or vh is None:
         return None
@@ -58,7 +58,10 @@ def svd(call: TangentCall) -> tuple[Tensor, Tensor, Tensor] | None:
 
 
 def qr(call: TangentCall) -> tuple[Tensor, Tensor] | None:
-    """Of the triangle and of the orthonormal columns. A matrix wider than high is [X | Y], with X = Q R and Q^T Y."""
+    """The tangents of `qr`: of the triangle and of the orthonormal columns.
+
+    A matrix wider than high is [X | Y], with X = Q R and Q^T Y.
+    """
     moved, q, r = call.tangent(0), call.saved("q"), call.saved("r")
     if moved is None or q is None or r is None:
         return None
@@ -74,7 +77,7 @@ def qr(call: TangentCall) -> tuple[Tensor, Tensor] | None:
 
 
 def lu(call: TangentCall) -> tuple[Tensor, None] | None:
-    """Of the packed factors of a matrix whose rows stay exchanged as they are."""
+    """The tangent of `lu`: of the packed factors of a matrix whose rows stay exchanged as they are."""
     moved, lu = call.tangent(0), call.saved("lu")
     if moved is None or lu is None:
         return None
@@ -102,6 +105,6 @@ def _solved(low: Tensor, x: Tensor, up: Tensor) -> Tensor:
 
 
 def singular_norm(call: TangentCall, ord: Any, **options: Any) -> Tensor | None:
-    """Of a norm of each matrix: its gradient times the tangent, summed up."""
+    """The tangent of `singular_norm`, a norm of each matrix: its gradient times the tangent, summed up."""
     moved, gradient = call.tangent(0), call.saved("grad")
     return None if moved is None or gradient is None else (gradient * moved).sum((-2, -1))

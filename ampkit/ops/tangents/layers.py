@@ -22,7 +22,7 @@ from ..shape.triangular import tril
 
 
 def softmax(call: TangentCall, dim: int, dtype: Any) -> Tensor | None:
-    """Of `softmax`, whose Jacobian is symmetric."""
+    """The tangent of `softmax`, whose Jacobian is symmetric."""
     x, out = call.tangent(0), call.saved("out")
     if x is None or out is None:
         return None
@@ -31,7 +31,7 @@ def softmax(call: TangentCall, dim: int, dtype: Any) -> Tensor | None:
 
 
 def log_softmax(call: TangentCall, dim: int, dtype: Any) -> Tensor | None:
-    """Of `log_softmax`."""
+    """The tangent of `log_softmax`."""
     x, out = call.tangent(0), call.saved("out")
     return None if x is None or out is None else x - (out.exp() * x).sum(dim, True)
 
@@ -39,7 +39,10 @@ def log_softmax(call: TangentCall, dim: int, dtype: Any) -> Tensor | None:
 def attention(
     call: TangentCall, dropout_p: float, draw: Any, is_causal: bool, scale: float | None, enable_gqa: bool
 ) -> Tensor | None:
-    """Of `scaled_dot_product_attention` without dropout: the weights once more, and their products with tangents."""
+    """The tangent of `scaled_dot_product_attention` without dropout.
+
+    It computes the weights once more, and their products with the tangents.
+    """
     given = [call.saved(name) for name in ("query", "key", "value")]
     if draw is not None or enable_gqa or any(each is None for each in given):
         return None
@@ -93,7 +96,7 @@ def _scale(query: Tensor, scale: float | None) -> float:
 
 
 def self_attention(call: TangentCall, num_heads: int, dropout_p: float, draw: Any, is_causal: bool) -> Tensor | None:
-    """Of `self_attention` without dropout."""
+    """The tangent of `self_attention` without dropout."""
     x, moved = call.saved("input"), call.tangent(0)
     if draw is not None or x is None or moved is None or call.batched:
         return None
@@ -104,18 +107,18 @@ def self_attention(call: TangentCall, num_heads: int, dropout_p: float, draw: An
 
 
 def linear_bias(call: TangentCall) -> Tensor | None:
-    """Of `linear` along its bias alone; else it is a product."""
+    """The tangent of `linear` along its bias alone; else it is a product."""
     x, weight, bias = call.tangents
     return bias.expand(call.shape) if x is None and weight is None and bias is not None else None
 
 
 def embedding(call: TangentCall, padding_idx: int | None) -> Tensor | None:
-    """Of `embedding`, unless it has a row without a gradient."""
+    """The tangent of `embedding`, unless it has a row without a gradient."""
     return None if padding_idx is not None else itself(call)
 
 
 def scatter(call: TangentCall, dim: int) -> Tensor | None:
-    """Of `scatter`, for which the tangent of the last of repeated indices counts."""
+    """The tangent of `scatter`, for which the tangent of the last of repeated indices counts."""
     moved, _, src = call.tangents
     given, index = src if moved is None else moved, call.items.get("index")
     if given is None or index is None:
@@ -125,7 +128,7 @@ def scatter(call: TangentCall, dim: int) -> Tensor | None:
 
 
 def rotary(call: TangentCall, interleaved: bool) -> Tensor | None:
-    """Of `rotary_embedding` along its input, whose pairs turn by the same angles."""
+    """The tangent of `rotary_embedding` along its input, whose pairs turn by the same angles."""
     x, cos, sin = call.tangent(0), call.saved("cos"), call.saved("sin")
     if x is None or cos is None or sin is None or any(tangent is not None for tangent in call.tangents[1:]):
         return None
@@ -133,7 +136,7 @@ def rotary(call: TangentCall, interleaved: bool) -> Tensor | None:
 
 
 def max_pool(call: TangentCall, return_indices: bool, **params: Any) -> Tensor | None:
-    """Of max pooling: the tangents at the places of the maxima."""
+    """The tangent of max pooling: the tangents at the places of the maxima."""
     x, geometry, argmax = call.tangents[0], call.items.get("geometry"), call.items.get("argmax")
     if x is None or geometry is None or argmax is None or call.batched:
         return None
@@ -144,7 +147,7 @@ def max_pool(call: TangentCall, return_indices: bool, **params: Any) -> Tensor |
 
 
 def feed_forward(call: TangentCall, approximate: str) -> Tensor | None:
-    """Of `linear_gelu_linear`; the hidden layer is that of the call where its kernel kept it."""
+    """The tangent of `linear_gelu_linear`; the hidden layer is that of the call where its kernel kept it."""
     x, w1, b1, w2, b2 = (call.tangent(i) for i in range(5))
     if call.batched:
         return None

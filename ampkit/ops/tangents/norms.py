@@ -41,19 +41,19 @@ def _scaled(
 
 
 def layer_norm(call: TangentCall, normalized_shape: Any, eps: float) -> Tensor | None:
-    """Of the values, of scale and of shift."""
+    """The tangent of `layer_norm` along its values, scale and shift."""
     return _scaled(call, lambda x, w, b: layer_norm_op(x, normalized_shape, w, b, eps), lambda scale: scale)
 
 
 def rms_norm(call: TangentCall, normalized_shape: Any, eps: float | None) -> Tensor | None:
-    """Of the values and of the scale."""
+    """The tangent of `rms_norm` along its values and scale."""
     return _scaled(call, lambda x, w, b: rms_norm_op(x, normalized_shape, w, eps), lambda scale: scale)
 
 
 def add_layer_norm(
     call: TangentCall, normalized_shape: Any, eps: float, dropout_p: float, draw: Any, normed: Any
 ) -> tuple[Tensor, Tensor] | Tensor | None:
-    """Of the sum and of its norm, without dropout."""
+    """The tangents of `add_layer_norm`, of the sum and of its norm, without dropout."""
     residual, branch, weight, bias = (call.tangent(i) for i in range(4))
     if draw is not None or call.batched:
         return None
@@ -68,7 +68,7 @@ def add_layer_norm(
 
 
 def batch_norm(call: TangentCall, eps: float, relu: bool) -> Tensor | None:
-    """Of the values, the scale and the shift, by the statistics of the batch or by running ones, without ReLU."""
+    """The tangent of `batch_norm` by the statistics of the batch or by running ones, without ReLU."""
     if relu or any(tangent is not None for tangent in call.tangents[3:]) or call.batched:
         return None
     running = [call.saved(name) for name in ("running_mean", "running_var")]
@@ -87,7 +87,7 @@ def batch_norm(call: TangentCall, eps: float, relu: bool) -> Tensor | None:
 
 
 def group_norm(call: TangentCall, num_groups: int, eps: float) -> Tensor | None:
-    """Of the values, and of the scale and the shift of each channel."""
+    """The tangent of `group_norm` along its values, and the scale and the shift of each channel."""
 
     def per_channel(scale: Tensor) -> Tensor:
         return scale.reshape(-1, *(1,) * (len(call.shape) - 2))

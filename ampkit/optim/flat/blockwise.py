@@ -123,7 +123,7 @@ class Blockwise:
         encode(values, self.codes, self.scales, self.code, random_bits)
 
     def copy(self) -> Blockwise:
-        """The same in memory of its own."""
+        """A copy in memory of its own."""
         return Blockwise(self.codes.copy(), self.scales.copy(), self.code)
 
 

@@ -36,7 +36,7 @@ class Speed(NamedTuple):
         return f"{words} {self.other} ({self.low:.2f} to {self.high:.2f} times its speed in half of the measurements)"
 
     def short(self) -> str:
-        """The same in a cell of a table."""
+        """The speed in a cell of a table: "1.50 x faster"."""
         if self.faster:
             return f"{self.ratio:.2f} x faster"
         return f"{1 / self.ratio:.2f} x slower" if self.slower else "as fast"

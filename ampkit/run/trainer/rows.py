@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 
 class _Named:
-    """Its values by name."""
+    """The base of rows, whose fields are read by name."""
 
     def values(self) -> dict[str, Any]:
         """The values by name, `step` first, without those that do not apply."""

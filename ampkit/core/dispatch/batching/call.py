@@ -295,7 +295,7 @@ def per_sample(call: Call) -> Done:
 
 
 def named_items(call: Call, names: Any, out: Any) -> dict[str, Any]:
-    """Of what a call saves under `names`, the inputs and the output, batched."""
+    """The batched inputs and the batched output `out` of a call by name, as far as it saves them under `names`."""
     signature, found = call.op.signature, {}
     for name in names:
         if name == "out":

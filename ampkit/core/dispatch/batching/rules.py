@@ -26,7 +26,7 @@ Arguments = Callable[[Call, list[Any]], "tuple[Any, ...] | None"]
 
 
 def elementwise(call: Call) -> Done | None:
-    """Of an op whose operands broadcast: each axis of a result is one of theirs, from the right."""
+    """The rule of an op whose operands broadcast: each axis of a result is one of theirs, from the right."""
     level, arrays, name = call.level, call.arrays, call.op.name
     if not call.op.pointwise and hasattr(arrays[0], "dtype"):  # references write results into memory of its shape
         arrays = [expand(arrays[0], level), *arrays[1:]]
@@ -63,7 +63,7 @@ def _apart(name: str, level: Level, gradient: Any, rank: int, summing: bool) -> 
 
 
 def leading(arguments: Arguments | None = None, shared: Sequence[str] = ()) -> Rule:
-    """Of an op that works on axes which its arguments name, or on the last ones: the samples are a further first axis.
+    """A rule for an op along axes that its arguments name, or the last ones: the samples are a further first axis.
 
     arguments: (call, the arrays with that axis) -> the arguments for them, or None where that is not clear; it may
     also reshape the arrays, in their list. Tensors that the samples share are shown to each of them, but for those of
@@ -159,7 +159,7 @@ def unmerge(data: Any, level: Any, axis: int) -> BatchedArray:
 def folded(
     axes: dict[str, int], shared: Sequence[str] = (), rank: int | None = None, arguments: Arguments | None = None
 ) -> Rule:
-    """Of an op with an axis over which it works element by element: the samples are merged into it.
+    """A rule for an op with an axis over which it works element by element: the samples are merged into it.
 
     axes: by name of an input, that axis; the outputs have it where the first input does. shared: inputs that all
     elements of the axis have in common; where the gradient of one is wanted, or it is batched, the rule does not apply.
@@ -212,7 +212,7 @@ def folded(
 
 
 def behind(*names: str, every: bool = False) -> Arguments:
-    """Of arguments `names` that are an axis or several, the same axes; every: None means all axes of a sample."""
+    """Arguments in which `names`, axes, count that of the samples; every: None means all axes of a sample."""
 
     def arguments(call: Call, arrays: list[Any]) -> tuple[Any, ...] | None:
         ndim, changes = call.arrays[0].ndim, {}
@@ -239,7 +239,7 @@ def _moved(dim: Any, ndim: int, every: bool) -> Any:
 
 
 def first_of(name: str, value: Any = None) -> Arguments:
-    """Of an argument with an entry per axis, such as a shape, the same with one for the samples in front.
+    """Arguments in which `name`, with an entry per axis such as a shape, has one for the samples in front.
 
     value: that entry, by default their number.
     """
