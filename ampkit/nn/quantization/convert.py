@@ -47,7 +47,7 @@ def prepare(
     """A copy of `model` in eval mode whose Linear and Conv2d layers observe what passes them.
 
     batch: one that the model takes, as in `quantize`; it is run to see which batch norms follow a layer, which are
-    folded into it, and who reads which output. Options and errors as of `quantize`.
+    folded into it, and which layer reads which output. Options and errors as of `quantize`.
     """
     check_choice("quantize", "observer", observer, *OBSERVERS)
     _need_cpu(model)
@@ -117,8 +117,9 @@ def convert(model: Module, *, bfloat16: Iterable[str] = (), float32: Iterable[st
     """Convert the layers of a calibrated model to int8, in place; returns the model.
 
     bfloat16: the paths of layers whose product runs in bfloat16 instead; float32: those that stay as they are. A layer
-    returns codes where all who read its output are in int8, else float32. Raises StateError for an observer that saw
-    no data, NonFiniteError for a weight that is not finite; the model is not changed then.
+    returns codes where all layers that read its output are in int8, else float32.
+    Raises StateError for an observer that saw no data, NonFiniteError for a weight that is not finite; the model is not
+    changed then.
     """
     found = observed(model)
     if not found:

@@ -38,7 +38,7 @@ class Readers:
             self._made[id(output)] = output, layer
 
     def passed_on(self, given: Tensor, output: Tensor) -> None:
-        """Note that `output` is `given` for those who read it, as the maxima of codes are codes."""
+        """Note that `output` is `given` for the layers that read it, as the maxima of codes are codes."""
         if self._made is not None and id(given) in self._made:
             self.made(self._made[id(given)][1], output)
 

@@ -315,9 +315,6 @@ def dropout(call: Call) -> Done | None:
     return Done(call.up(masked(x.data, call.plan.out)), backward, {"keep": keep})
 
 
-_heads = {"query": 0, "key": 0, "value": 0}
-
-
 def attention(call: Call) -> Done | None:
     """Attention: the samples are merged into the first leading axis, masks that they share stay."""
     q, k, v = call.arrays[:3]
@@ -345,8 +342,7 @@ def attention(call: Call) -> Done | None:
         found = ran.backward([dys[0].data.reshape(ran.out.shape)], needs)
         return [None if g is None else apart(g) for g in found]
 
-    saved = call.inputs()
-    return Done(apart(ran.out), backward, saved, replays=True)
+    return Done(apart(ran.out), backward, call.inputs(), replays=True)
 
 
 def _same_for_all(mask: Any, q: Any) -> bool:

@@ -150,33 +150,34 @@ class Timer:
         callback: called with the runs and the seconds of each repetition.
         """
         with _threads(self._task_spec.num_threads):
-            number = self._runs(min_run_time)
-            times: list[float] = []
-            while sum(times) < min_run_time:
-                times.append(self._timer.timeit(number=number))
-                if callback is not None:
-                    callback(number, times[-1])
-        return Measurement(number, times, self._task_spec)
+            return self._repeated(min_run_time, callback, lambda found: sum(found.raw_times) >= min_run_time)
 
     def adaptive_autorange(
         self, threshold: float = 0.1, *, min_run_time: float = 0.01, max_run_time: float = 10.0, callback: Any = None
     ) -> Measurement:
         """`blocked_autorange` until the quartiles are apart by less than `threshold` of the median, or time is up."""
+
+        def is_enough(found: Measurement) -> bool:
+            seconds, count = sum(found.raw_times), len(found.raw_times)
+            sure = seconds >= min_run_time and count > 3 and found.meets_confidence(threshold)
+            return sure or seconds >= max_run_time
+
         with _threads(self._task_spec.num_threads):
-            number = self._runs(min_run_time)
-            times: list[float] = []
-            while sum(times) < max_run_time:
-                times.append(self._timer.timeit(number=number))
-                if callback is not None:
-                    callback(number, times[-1])
-                found = Measurement(number, times, self._task_spec)
-                if sum(times) >= min_run_time and len(times) > 3 and found.meets_confidence(threshold):
-                    break
-        return Measurement(number, times, self._task_spec)
+            return self._repeated(min_run_time, callback, is_enough)
 
     def collect_callgrind(self, *args: Any, **kwargs: Any) -> Any:
         """Raises NotImplementedError: instructions are not counted."""
         raise NotImplementedError("Timer.collect_callgrind: counts instructions of PyTorch; use ampkit.profile()")
+
+    def _repeated(self, min_run_time: float, callback: Any, is_enough: Callable[[Measurement], bool]) -> Measurement:
+        number = self._runs(min_run_time)
+        found = Measurement(number, [], self._task_spec)
+        while not is_enough(found):
+            seconds = self._timer.timeit(number=number)
+            if callback is not None:
+                callback(number, seconds)
+            found = Measurement(number, [*found.raw_times, seconds], self._task_spec)
+        return found
 
     def _runs(self, min_run_time: float) -> int:
         # As many runs as take a thousandth of the time, each repetition a hundred times what the clock costs.
