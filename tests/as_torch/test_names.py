@@ -103,7 +103,7 @@ except ModuleNotFoundError as error:
     ("space", "name", "cure"),
     [
         (ampkit, "frexp", "np.frexp"),
-        (ampkit.nn, "CrossMapLRN2d", "PyTorch's own successors"),
+        (ampkit.nn, "NLLLoss2d", "PyTorch's own successors"),
         (ampkit.linalg, "eigvals", "ampkit.linalg.eigvalsh"),
         (ampkit.ones(2), "apply_", "x.copy_"),
     ],

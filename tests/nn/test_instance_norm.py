@@ -58,6 +58,7 @@ def test_local_response_norm_divides_by_what_the_neighbours_do():
         squares = (x[:, max(0, c - 2) : c + 2] ** 2).sum(1)
         want[:, c] = x[:, c] / (k + alpha * squares / size) ** beta
     assert_close(nn.LocalResponseNorm(size, alpha, beta, k)(tensor(x)), want)
+    assert_close(nn.CrossMapLRN2d(size, alpha, beta, k)(tensor(x[..., None])), want[..., None])
 
 
 BAD = [
@@ -67,6 +68,7 @@ BAD = [
     (ShapeError, r"weight of shape \(3,\)", lambda x: ops.instance_norm(x, weight=x[0, 0])),
     (ArgumentError, "running_mean and running_var, got None", lambda x: ops.instance_norm(x, use_input_stats=False)),
     (ShapeError, r"input of shape \[N, C, ...\], got \(3,\)", lambda x: ops.local_response_norm(x[0, :, 0], 2)),
+    (ShapeError, r"CrossMapLRN2d: needs input \[N, C, H, W\], got shape \(2, 3, 4\)", lambda x: nn.CrossMapLRN2d(3)(x)),
     (ArgumentError, "size as a positive integer, got 0", lambda x: ops.local_response_norm(x, 0)),
 ]
 

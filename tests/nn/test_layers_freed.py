@@ -41,7 +41,7 @@ LAYERS: dict[str, Any] = {
     **in_dims("ConstantPad", (1, 0.5)),
     **in_dims("LPPool", (2, 2)),
     **in_dims("FractionalMaxPool", (2, 2), (2, 3)),
-    **called_with("ChannelShuffle PixelShuffle PixelUnshuffle Unfold LocalResponseNorm", (2,), IMAGE),
+    **called_with("ChannelShuffle PixelShuffle PixelUnshuffle Unfold LocalResponseNorm CrossMapLRN2d", (2,), IMAGE),
     **called_with("UpsamplingNearest2d UpsamplingBilinear2d Upsample", (8,), IMAGE),
     **called_with("LayerNorm RMSNorm", (4,), ROWS),
     **called_with("CosineSimilarity PairwiseDistance", (), ROWS, ROWS),

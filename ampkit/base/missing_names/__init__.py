@@ -95,7 +95,7 @@ GROUPS = [
     ("long deprecated",
      r"range|symeig|eig|solve|lstsq|matrix_rank|cholesky\w*|volatile|reinforce|NLLLoss2d|clip_grad_norm|"
      r"(constant|dirac|eye|(kaiming|xavier)_(normal|uniform)|orthogonal|sparse|uniform|normal)|Variable|variable|"
-     r"upsample_\w*|new|name|NestedIOFunction|remove_(weight|spectral)_norm|legacy_contiguous_format|to_dlpack|CrossMap\w+",
+     r"upsample_\w*|new|name|NestedIOFunction|remove_(weight|spectral)_norm|legacy_contiguous_format|to_dlpack",
      "PyTorch's own successors, where ampkit has them"),
 ]  # fmt: skip
 ONLY_IN = {"in-place functions": {"torch", "torch.nn.functional"}}

@@ -12,7 +12,7 @@ from ampkit.ops.argument_checks import checked
 from ..module import Module
 from .norm import _RunningNorm
 
-__all__ = ["InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d", "LocalResponseNorm"]
+__all__ = ["CrossMapLRN2d", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d", "LocalResponseNorm"]
 
 
 class _InstanceNorm(_RunningNorm):
@@ -93,3 +93,16 @@ class LocalResponseNorm(Module):
 
     def extra_repr(self) -> str:
         return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}"
+
+
+class CrossMapLRN2d(LocalResponseNorm):
+    """LocalResponseNorm of images [N, C, H, W], PyTorch's older class of it.
+
+    Those of PyTorch differ: its forward never takes channel 0 out of the sums again, and its backward is that of the
+    right sums. Raises ShapeError for input that has not four axes.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        if input.ndim != 4:
+            raise ShapeError("CrossMapLRN2d", "input [N, C, H, W]", f"shape {tuple(input.shape)}")
+        return super().forward(input)
