@@ -219,8 +219,8 @@ LISTED: list[Listed] = [
         when=_detail("needs at least one element"),
     ),
     Listed(
-        "nn.functional.embedding nn.functional.embedding_bag",
-        "max_norm, which changes the weight, scale_grad_by_freq and sparse gradients are not here.",
+        "nn.functional.embedding_bag",
+        "scale_grad_by_freq is not here.",
         faults="refused",
         when=_detail("left at its default"),
     ),

@@ -18,7 +18,7 @@ from ampkit.ops.argument_checks import check_index_range
 from ampkit.ops.indexing.deterministic_scatter import add_at
 from ampkit.ops.indexing.gather_scatter import gather, scatter_, scatter_add, trim_to_index
 from ampkit.ops.indexing.index_select import index_select
-from ampkit.ops.nn.embedding import check_indices, embedding
+from ampkit.ops.nn.embedding import check_indices, embedding_
 
 from .registration import on
 
@@ -40,8 +40,8 @@ def register_embedding(
         skipped = -1 if padding_idx is None else padding_idx % saved.rows
         return None, summed_rows(rows, saved.input, saved.rows, needs[1], skipped)[0]
 
-    on(embedding, backend, forward, fits)
-    on(embedding.backward_primitive, backend, backward, backward_fits)
+    on(embedding_, backend, forward, fits)
+    on(embedding_.backward_primitive, backend, backward, backward_fits)
 
 
 def register_index_select(backend: str, taken_rows: Any, fits: Any, view: Any = None, min_elements: int = 0) -> None:

@@ -89,20 +89,8 @@ class Embedding(Module):
         return cls(n, dim, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse, embeddings, freeze)
 
     def forward(self, input: Tensor) -> Tensor:
-        self._renormalize(input)
-        out = ops.embedding(input, self.weight, self.padding_idx)
-        if self.scale_grad_by_freq and out.requires_grad:
-            uses = ops.bincount(input.reshape(-1), minlength=self.num_embeddings)[input].unsqueeze(-1)
-            out.register_hook(lambda gradient: gradient / uses)
-        return out
-
-    def _renormalize(self, input: Tensor) -> None:
-        if self.max_norm is not None:
-            with no_grad():
-                rows = ops.unique(input.reshape(-1))
-                norms = ops.linalg_vector_norm(self.weight[rows], self.norm_type, -1, keepdim=True)
-                scale = ops.where(norms > self.max_norm, self.max_norm / (norms + 1e-7), 1.0)  # 1e-7 as in PyTorch
-                self.weight[rows] = self.weight[rows] * scale.to(self.weight.dtype)
+        options = self.max_norm, self.norm_type, self.scale_grad_by_freq
+        return ops.embedding(input, self.weight, self.padding_idx, *options)
 
     def extra_repr(self) -> str:
         rest = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
@@ -161,11 +149,12 @@ class EmbeddingBag(Embedding):
         return bag
 
     def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
-        self._renormalize(input)
         return ops.embedding_bag(
             input,
             self.weight,
             offsets,
+            self.max_norm,
+            self.norm_type,
             mode=self.mode,
             per_sample_weights=per_sample_weights,
             include_last_offset=self.include_last_offset,

@@ -20,7 +20,7 @@ from ..linalg.matmul import linear as linear_op
 from ..nn.conv import geometry_of, transposed_geometry
 from ..nn.dropout import apply_mask, mask
 from ..nn.embedding import check_indices
-from ..nn.embedding import embedding as embedding_op
+from ..nn.embedding import embedding_ as embedding_op
 from ..nn.embedding import sum_rows as sum_rows_op
 from ..nn.layer_norm import layer_norm as layer_norm_op
 from ..pointwise.smooth_activations import gelu

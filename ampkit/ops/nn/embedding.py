@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.base.errors import DTypeError, RangeError, ShapeError, UndefinedError, check_choice
+from ampkit.base.dtypes import accumulator
+from ampkit.base.errors import DTypeError, RangeError, ShapeError, UndefinedError, check_choice, switch
+from ampkit.core.autograd.grad_mode import no_grad
 from ampkit.core.autograd.traced_array import apply, plain
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.casts import to_accumulator
@@ -16,33 +18,66 @@ from ampkit.core.tensor import Tensor
 from ampkit.core.torch_compat import CompatArg
 
 from ..argument_checks import check_values
+from ..indexing.search import unique
+from ..pointwise.conversion import to
+from ..pointwise.selection import where
+from ..reduction.histogram import bincount
+from ..reduction.norms import linalg_vector_norm
 from ..shape.view import reshape
 
 __all__ = ["embedding", "embedding_bag"]
 
 
-@op(cast=Cast.KEEP, moves=True)
 def embedding(
-    input: Index,
-    weight: Array,
+    input: Tensor,
+    weight: Tensor,
     padding_idx: int | None = None,
-    max_norm: CompatArg = None,
-    norm_type: CompatArg = 2.0,
-    scale_grad_by_freq: CompatArg = False,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
     sparse: CompatArg = False,
-):
+) -> Tensor:
     """The rows of `weight` at the indices `input`.
 
     input [...] integers from 0 to V - 1, weight [V, D] -> [..., D], in the dtype of weight. The gradient of a row is
-    the sum over its uses, in float32 (float64 for float64), in a fixed order; row `padding_idx` gets none.
+    the sum over its uses, in float32 (float64 for float64), in a fixed order; row `padding_idx` gets none. max_norm
+    scales the rows that are used, before they are read and in place, to at most that norm_type-norm.
+    scale_grad_by_freq divides a row's gradient by the number of its uses.
     Raises ShapeError if weight is not a matrix, DTypeError if input is not of integers, RangeError for an index outside
-    the table, with its position, ArgumentError for max_norm and scale_grad_by_freq, which are not supported.
+    the table, with its position.
     """
+    if max_norm is not None:
+        renormalize(input, weight, max_norm, norm_type)
+    out = embedding_(input, weight, padding_idx)
+    if switch("embedding", "scale_grad_by_freq", scale_grad_by_freq) and out.requires_grad:
+        uses = bincount(reshape(input, (-1,)), minlength=weight.shape[0])[input].unsqueeze(-1)
+        out.register_hook(lambda gradient: gradient / uses)
+    return out
+
+
+def renormalize(input: Tensor, weight: Tensor, max_norm: float, norm_type: float) -> None:
+    """Scale the rows of `weight` at the indices `input` in place, to norms of at most `max_norm`.
+
+    Computed in float32 (float64 for float64) and rounded once. The norm of a 16-bit row is not rounded, as PyTorch's is.
+    """
+    with no_grad():
+        check_indices(input.array, weight.shape[0])
+        rows = unique(reshape(input, (-1,)))
+        values = embedding_(rows, weight)
+        wide = to(values, accumulator(values.array.dtype))
+        norms = linalg_vector_norm(wide, norm_type, -1, keepdim=True)
+        scale = where(norms > max_norm, max_norm / (norms + 1e-7), 1.0)  # 1e-7 as in PyTorch
+        weight[rows] = to(wide * scale, values.dtype)
+
+
+@op(cast=Cast.KEEP, moves=True)
+def embedding_(input: Index, weight: Array, padding_idx: int | None = None):
+    """`embedding`, without a change of the table before."""
     check_indices(plain(input), len(weight))
     return np.take(weight, input, 0), Saved(input=input, rows=len(weight))
 
 
-@embedding.check
+@embedding_.check
 def embedding_check(input, weight, padding_idx):
     if weight.ndim != 2:
         raise ShapeError("embedding", "weight of shape [rows, width]", f"{tuple(weight.shape)}")
@@ -59,7 +94,7 @@ def check_indices(index: Any, rows: int) -> None:
     check_values("embedding", index, (index < 0) | (index >= rows), f"indices from 0 to {rows - 1} ({rows} rows)")
 
 
-@embedding.backward
+@embedding_.backward
 def embedding_backward(dy, saved, needs, padding_idx):
     index = plain(saved.input)
     if padding_idx is not None:
@@ -84,7 +119,7 @@ def sum_rows(input: Array, index: Index, rows):
 
 @sum_rows.backward
 def sum_rows_backward(dy, saved, needs, rows):
-    return apply(embedding, plain(saved.index), dy)
+    return apply(embedding_, plain(saved.index), dy)
 
 
 def _segment_sums(values: Any, index: Any) -> tuple[Any, Any]:
@@ -108,8 +143,8 @@ def embedding_bag(
     input: Tensor,
     weight: Tensor,
     offsets: Tensor | None = None,
-    max_norm: CompatArg = None,
-    norm_type: CompatArg = 2,
+    max_norm: float | None = None,
+    norm_type: float = 2,
     scale_grad_by_freq: CompatArg = False,
     mode: str = "mean",
     sparse: CompatArg = False,
@@ -121,14 +156,16 @@ def embedding_bag(
 
     input [B, L]: a bag per row; or [n] with offsets [B], the start of each bag, from 0 on and never decreasing, and
     with include_last_offset [B + 1], the end of the last; weight [V, D]; per_sample_weights, like input, multiply the
-    rows of a sum -> [B, D], in the dtype of weight. Indices equal to `padding_idx` are left out. Summed in float32
+    rows of a sum -> [B, D], in the dtype of weight. max_norm and norm_type are those of `embedding`. Indices equal to `padding_idx` are left out. Summed in float32
     (float64 for float64), in a fixed order. The gradient of a maximum goes to the first row that has it.
     Raises ShapeError, DTypeError for indices or offsets that are not integers, RangeError for those out of range,
     ArgumentError for another mode, UndefinedError for per_sample_weights without "sum".
     """
-    where = "embedding_bag"
-    check_choice(where, "mode", mode, "sum", "mean", "max")
+    name = "embedding_bag"
+    check_choice(name, "mode", mode, "sum", "mean", "max")
     _check_bag_weights(input, weight, per_sample_weights, mode)
+    if max_norm is not None:
+        renormalize(input, weight, max_norm, norm_type)
     starts, longest = _bag_starts(input, offsets, include_last_offset)
     flat = reshape(input, (-1,))
     scale = None if per_sample_weights is None else reshape(per_sample_weights, (-1,))

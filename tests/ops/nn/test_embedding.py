@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import ampkit
 from ampkit import Tensor, ops, tensor
 from ampkit.base.dtypes import bfloat16, float16
 from ampkit.base.errors import DTypeError, RangeError, ShapeError
@@ -103,3 +104,28 @@ def test_sum_rows_is_the_transpose_of_embedding():
     rows, table = Tensor(generator.normal(size=(8, 3))), Tensor(generator.normal(size=(5, 3)))
     one = (ops.embedding(index, table).array * rows.array).sum()
     assert_close(one, (registry["sum_rows"](rows, index, rows=5).array * table.array).sum())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("norm_type", [2.0, 1.0, float("inf")])
+def test_max_norm_scales_the_rows_that_are_used_in_place(norm_type, dtype):
+    values = np.array([[3, 4], [0.3, 0.4], [6, 8], [0, 0]])
+    for call in (
+        lambda table: ops.embedding(tensor([[0, 1], [0, 3]]), table, None, 2.5, norm_type),
+        lambda table: ops.embedding_bag(tensor([[0, 1], [0, 3]]), table, None, 2.5, norm_type, mode="sum"),
+    ):
+        table = tensor(values).to(dtype).detach().requires_grad_()
+        call(table).sum().backward()
+        norm = np.linalg.norm(values[0], norm_type)
+        want = values * np.array([[2.5 / norm], [1], [1], [1]])
+        np.testing.assert_allclose(table.detach().double().numpy(), want, rtol=4e-3 if dtype == "bfloat16" else 2e-7)
+        assert table.grad.tolist() == [[2, 2], [1, 1], [0, 0], [1, 1]]
+    with pytest.raises(RangeError, match=r"indices from 0 to 3 .* got -1 at position 1"):
+        ops.embedding(tensor([0, -1]), table, max_norm=1.0)
+
+
+def test_scale_grad_by_freq_divides_by_the_uses():
+    table = ampkit.ones(3, 2, requires_grad=True)
+    index = tensor([[0, 1], [0, 0]])
+    (ops.embedding(index, table, scale_grad_by_freq=True) * tensor([[[1.0], [2.0]], [[3.0], [5.0]]])).sum().backward()
+    assert table.grad.tolist() == [[3, 3], [2, 2], [0, 0]]
