@@ -60,7 +60,10 @@ def _lerp_into(
 
 
 class _Averaging:
-    """An averaging function with PyTorch's call: of lists, in place; or if `single`, of one tensor, returned."""
+    """An averaging function with PyTorch's call: of lists, in place; or if `single`, of one tensor, returned.
+
+    Averages of integers are float32, in place rounded towards zero.
+    """
 
     def __init__(self, weight_of: WeightRule, single: bool):
         self.weight_of, self.single = weight_of, single
@@ -69,14 +72,23 @@ class _Averaging:
         weight = self.weight_of(num_averaged.array if isinstance(num_averaged, Tensor) else num_averaged)
         with ignore_fp_errors():
             if self.single:
-                with backends.device_guard(averaged.array):
-                    made = Tensor(averaged.array.copy())
-                lerp(made.array.reshape(-1), _master_values(current, made.array.dtype), weight, None, None)
-                return made
+                return _average_of(averaged, current, weight)
             for tensor, new in zip(averaged, current, strict=True):
-                _lerp_into(tensor.array, _master_values(new, tensor.dtype), weight)
-                tensor.changed()
+                if tensor.is_floating_point():
+                    _lerp_into(tensor.array, _master_values(new, tensor.dtype), weight)
+                    tensor.changed()
+                else:
+                    tensor.copy_(_average_of(tensor, new, weight))  # towards zero, as in PyTorch
         return None
+
+
+def _average_of(averaged: Tensor, current: Tensor, weight: Any) -> Tensor:
+    # A new average of one tensor; of integers in float32.
+    dtype = averaged.array.dtype if averaged.is_floating_point() else dtypes.float32
+    with backends.device_guard(averaged.array):
+        made = Tensor(averaged.array.astype(dtype))
+    lerp(made.array.reshape(-1), _master_values(current, dtype), weight, None, None)
+    return made
 
 
 class _Ema:
@@ -124,7 +136,8 @@ class AveragedModel(Module):
 
     device: the device of the averages. avg_fn(averaged, current, n_averaged) returns the new average of one tensor,
     multi_avg_fn(averaged, current, n_averaged) updates a list of tensors in place; pass at most one of them.
-    use_buffers=True averages floating-point buffers too; otherwise buffers are copied from the model.
+    use_buffers=True averages floating-point buffers too; the others are copied from the model: a counter that was
+    averaged in integers would stay where it is, as in PyTorch.
     Raises ArgumentError if both functions are passed, DTypeError if `model` is no Module.
     Polyak, Juditsky 1992, SIAM J. Control Optim. 30(4); Izmailov et al. 2018, arXiv:1803.05407.
     """

@@ -188,3 +188,15 @@ def test_averages_of_any_strides_are_written_in_place(turn):
     new = ampkit.tensor(np.arange(12, dtype=np.float32).reshape(average.shape))
     swa_utils.get_ema_multi_avg_fn(0.75)([average], [new], 1)
     assert (average.numpy() == 0.25 * new.numpy()).all()
+
+
+def test_averages_of_integers_are_float32_and_in_place_rounded_towards_zero():
+    averaged, current = ampkit.tensor([5, 10, 1]), ampkit.tensor([10, -10, -1])
+    for single, several, want in (
+        (swa_utils.get_ema_avg_fn(0.5), swa_utils.get_ema_multi_avg_fn(0.5), [7.5, 0, 0]),
+        (swa_utils.get_swa_avg_fn(), swa_utils.get_swa_multi_avg_fn(), [6.25, 5, 0.5]),
+    ):
+        made, held = single(averaged, current, ampkit.tensor(3)), averaged.clone()
+        several([held], [current], ampkit.tensor(3))
+        assert made.dtype == ampkit.float32 and made.tolist() == want
+        assert held.dtype == ampkit.int64 and held.tolist() == [int(value) for value in want]
