@@ -40,7 +40,7 @@ class Work:
 
     def __init__(self) -> None:
         self.ranges: list[tuple[int, int]] = []
-        self.addresses: dict[int, ref[Allocation]] = {}  # where they start, each with the newest
+        self.addresses: dict[int, ref[Any]] = {}  # where they start, each with the newest
         self._made: list[ref[Allocation]] = []
 
     def add(self, allocation: Allocation) -> None:
@@ -48,7 +48,7 @@ class Work:
         self.addresses[allocation.start] = ref(allocation)
         self._made.append(ref(allocation))
 
-    def at(self, address: int) -> ref[Allocation] | None:
+    def at(self, address: int) -> ref[Any] | None:
         """The newest allocation that starts there, which may be gone."""
         return self.addresses.get(address)
 

@@ -133,14 +133,14 @@ def _register_bce(launcher: Launcher) -> None:
 
 def register_label_loss(
     backend: str, op: Any, statistic: str, losses: Any, gradient: Any, fits: Any, readable: Any, min_elements: int = 0,
-    in_place: bool = False,
+    in_place: bool = False, launches: bool = False,
 ) -> None:  # fmt: skip
     """Register cross_entropy or nll_loss.
 
     losses(input, target, weight, ignore_index, reduction, *smoothing, dtype) -> (the loss; a number of each row, saved
     as `statistic`; the divisor of a mean, for `gradient`). gradient(dy, saved, dtype, ...) -> that of the scores.
     readable(dy, saved, dtype): its predicate. in_place: whether `gradient` takes buffer=, memory to write to or None,
-    which may be that of the scores.
+    which may be that of the scores. launches: see Kernel.
     """
 
     def forward(
@@ -163,5 +163,5 @@ def register_label_loss(
         known = needs[0] is not None and needs[2] is None and saved.__dict__[statistic].dtype == float32
         return bool(known) and readable(dy, saved, needs[0])
 
-    on(op, backend, forward, fits, min_elements=min_elements)
-    on(op.backward_primitive, backend, backward, wanted, wants_cache=in_place)
+    on(op, backend, forward, fits, min_elements=min_elements, launches=launches)
+    on(op.backward_primitive, backend, backward, wanted, wants_cache=in_place, launches=launches)

@@ -22,6 +22,7 @@ from ampkit.backends.cuda.launch.column_source import Columns
 from ampkit.backends.cuda.launch.row_source import Reduction, RowArray, RowScalar, RowShape, RowStep
 from ampkit.backends.cuda.launch.rows import RowPlan
 from ampkit.base.dtypes import bfloat16, bool_, float16, float32
+from ampkit.kernels.cuda.loss import cross_entropy
 from ampkit.kernels.cuda.nn import batch_norm, layer_norm, softmax
 
 STEMS = sorted(str(path.relative_to(nvrtc.KERNELS).with_suffix("")) for path in nvrtc.KERNELS.rglob("*.cu"))
@@ -181,10 +182,23 @@ def batch_norm_chain_sources():
             yield template_source.source(made, read, None, (total,), plain, outputs, 1)
 
 
+def loss_chain_sources():
+    """cross_entropy of scores that are computed where they are loaded, and its gradient with a cast."""
+    plain = RowArray(bfloat16, None, row_source.WIDE), RowArray(bfloat16, None, row_source.WIDE)
+    total, wide = Step("Add", False, ("x0", "x1"), ((1, bfloat16),)), Step("Copy", False, ("v1",), ((2, float32),))
+    out = Step("Copy", False, ("x2",), ((3, bfloat16),))
+    for classes in (32000, 50257, 96):
+        made = cross_entropy.template(False, float32, classes)
+        for outputs in ((), ((2, float32),)):
+            yield template_source.source(made, (("v2", float32),), None, (total, wide), plain, outputs, 0)
+        made = cross_entropy.template(True, float32, classes)
+        yield template_source.source(made, (("v2", float32),), float32, (total, wide, out), plain, ((3, bfloat16),), 0)
+
+
 @needs_nvrtc
 def test_chains_compile_and_keep_their_values_in_registers(arch):
     of_elements = *chain_sources(), *mapped_chain_sources()
-    of_templates = *norm_chain_sources(), *softmax_chain_sources(), *batch_norm_chain_sources()
+    of_templates = *norm_chain_sources(), *softmax_chain_sources(), *batch_norm_chain_sources(), *loss_chain_sources()
     for code, name in (*of_elements, *column_chain_sources(), *row_chain_sources(), *of_templates):
         (price,) = nvrtc_compiler.build_once(code, (name,), arch, ARCHS[arch])
         print(f"{arch:7}{price.registers:4} registers  {name}")  # noqa: T201
@@ -234,13 +248,18 @@ def test_a_norm_between_products_is_contracted_as_it_is_alone():
 
 
 @needs_nvrtc
-def test_softmax_and_sums_over_channels_between_products_are_contracted_as_they_are_alone():
+def test_softmax_losses_and_sums_over_channels_between_products_are_contracted_as_they_are_alone():
     before, after = (Step("Mul", False, (x, "x0"), ((i, float32),)) for i, x in ((1, "x0"), (2, "x1")))
     plain, loads = (RowArray(float32, None, row_source.WIDE),), (("v1", float32),)
     made, outputs = softmax.template(False, False, (8, 4), 128), ((2, float32),)
     chain = template_source.source(made, loads, float32, (before, after), plain, outputs, 0)
     sums = template_source.source(batch_norm.template(float32, 8, True), loads, None, (before,), plain, (), 0)
+    made = [cross_entropy.template(backward, float32, 50257) for backward in (False, True)]  # with single values, too
+    loss = template_source.source(made[0], loads, None, (before,), plain, (), 0)
+    gradient = template_source.source(made[1], loads, float32, (before, after), plain, outputs, 0)
     for code, stem, entry in (
+        (loss, "loss/cross_entropy", "cross_entropy_forward<float>"),
+        (gradient, "loss/cross_entropy", "cross_entropy_backward<float>"),
         (chain, "nn/softmax", "softmax_forward<float, float, 8, 4>"),
         (sums, "nn/batch_norm", "batch_norm_grad_sums<float, 8, true>"),
     ):

@@ -6,8 +6,8 @@ as its inputs are held by others, too: whoever needs it later computes it anew f
 to store and to read it.
 
 Launches wait as addresses, which keep no memory: whether a result is held is whether its allocation is alive.
-Reductions and norms wait, too, for kernels of their own, each with a prologue and an epilogue (row_chains,
-template_chains, column_chains, prologue_chains), as do concatenations, views of what waits (mapped_chains), and copies.
+Reductions, norms and losses wait, too, for kernels of their own, each with a prologue and an epilogue (row_chains,
+template_chains, column_chains, prologue_chains), and so do concatenations and views (mapped_chains), and copies.
 """
 
 from __future__ import annotations
@@ -71,8 +71,6 @@ class CudaChains(Chains):
     @property
     def recording(self) -> Any:
         return self.gpu.recording
-
-    # what waits
 
     def add(self, name: str, backward: bool, plan: LaunchPlan, operands: Sequence[Any], dtypes: Any) -> Any:
         """Let a launch wait. -> its outputs, None for one that must run now: what it reads is computed by then."""
@@ -195,8 +193,6 @@ class CudaChains(Chains):
             self.blocks[allocation.start] = ref(found)
         return found
 
-    # what runs
-
     def run(self, reads: Sequence[Any] | None = None, writes: Sequence[Any] = ()) -> None:
         """Compute what the arrays `reads` need, None for all; and what reads or makes the memory of `writes`."""
         if self.runs:
@@ -205,14 +201,14 @@ class CudaChains(Chains):
         try:
             given = None if reads is None else arrays_in(reads)
             if given is None:
-                self.compute(self._alive())
+                self.compute(self.alive())
             else:
                 xp = self.gpu.xp.ndarray
                 read = [one for one in given if isinstance(one, xp)]
                 wanted = [self._of(one) for one in read]
                 self.compute([*[one for one in wanted if one is not None], *self._outside(read)])
                 self.compute(list(self.conflicts([one for one in writes if isinstance(one, xp)])))
-            queue.waiting = bool(self._alive())
+            queue.waiting = bool(self.alive())
         finally:
             self.runs = False
 
@@ -220,7 +216,7 @@ class CudaChains(Chains):
         """Nothing was computed, as the recording has failed."""
         self.values.clear()
 
-    def _alive(self) -> list[Value]:
+    def alive(self) -> list[Value]:
         for address, value in list(self.values.items()):
             if value.launch is None or value.allocation() is None:
                 del self.values[address]
@@ -232,9 +228,13 @@ class CudaChains(Chains):
         return [value for value in others if overlap([value.array], read)]
 
     def conflicts(self, written: list[Array]) -> Iterator[Value]:
-        # Waiting values that read memory that is about to be written, or that are stored there.
-        for value in self._alive() if written else ():
-            near = [value, *[one for step in reach([value], True) for one in step.operands if is_value(one)]]
+        # Waiting values that read memory that is about to be written, or that are stored there; others never are.
+        for value in self.alive() if written else ():
+            read = [one for step in reach([value], True) for one in step.operands if is_value(one)]
+            near = (
+                value,
+                *[one for one in read if one.is_held() or waiting_of(one) is None],
+            )
             if overlap([one.array for one in near], written):
                 yield value
 
@@ -295,7 +295,7 @@ class CudaChains(Chains):
         """
         key, last, found = steps[0].key, steps[-1].number, list[Value]()
         there, computed = {layout_of(one.array) for one in given}, {step.number for step in steps}
-        for value in self._alive():
+        for value in self.alive():
             if value.launch.key != key or value.launch.number <= last:
                 continue
             again = reach([value])

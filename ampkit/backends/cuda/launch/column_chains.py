@@ -19,7 +19,7 @@ from .elementwise import LaunchPlan
 from .parameters import arguments
 from .reduction import BLOCK, ColumnCall, run_columns
 from .row_chains import Rows, inputs_of
-from .waiting import Launch, Names, Value, bytes_of, distinct, distinct_arrays, is_value, reach, waiting_of
+from .waiting import Launch, Names, Value, bytes_of, prologue_of, read_by
 
 MAX_STEPS, MAX_ARRAYS = 24, 13
 COSTS = 3.0  # bytes that a prologue reads, at most, over those of its result, which would be written and read once
@@ -66,19 +66,10 @@ def compute(chains: Any, wanted: Value) -> bool:
 
 
 def _with_prologue(chains: Any, launch: ColumnLaunch, x: Value, wanted: Value) -> bool:
-    if x.is_held() or x.launch.plan.order is not None:
+    steps = None if x.is_held() or x.launch.plan.order is not None else prologue_of(chains, x, MAX_STEPS)
+    if steps is None:
         return False
-    while True:
-        steps: list[Launch] = reach([x])
-        inside = {step.number for step in steps}
-        read = [one for step in steps for one in step.operands if is_value(one)]
-        apart = [one for one in map(waiting_of, read) if one is not None and one.launch.number not in inside]
-        given = distinct_arrays([one for one in read if waiting_of(one) is None])
-        if len(steps) > MAX_STEPS or any(step.plan.order is not None for step in steps):
-            return False
-        if not apart:
-            break
-        chains.compute(distinct(apart))
+    given = read_by(steps)
     if len(given) > MAX_ARRAYS or sum(bytes_of(one.array) for one in given) > COSTS * x.array.nbytes:
         return False
     chains.emit([*steps, launch], given, [wanted], lambda: _kernel(steps, launch, x, wanted))

@@ -20,7 +20,7 @@ from .elementwise import LaunchPlan
 from .parameters import arguments
 from .row_chains import Rows, inputs_of
 from .template_source import Template
-from .waiting import Launch, Names, Value, also, distinct, distinct_arrays, is_value, reach, waiting_of
+from .waiting import Launch, Names, Value, also, is_cheap, prologue_of, read_by, waiting_of
 
 MAX_STEPS, MAX_ARRAYS = 24, 12
 
@@ -33,6 +33,7 @@ class KernelSequence(Protocol):
     """
 
     title: str
+    backward: bool
     blocks: Any
     threads: int
     shared: int
@@ -69,7 +70,7 @@ class SequenceLaunch(Launch):
         operands: tuple[Value, ...],
     ):  # fmt: skip
         plan = LaunchPlan(reads[0].shape, None, 1, None, None, ())
-        super().__init__(number, sequence.title, True, plan, operands)
+        super().__init__(number, sequence.title, sequence.backward, plan, operands)
         self.key, self.sequence, self.size = ("sequence", number), sequence, reads[0].size
         self.places = [each is not None for each in reads]
         self.shapes = [None if each is None else (each.shape, each.dtype) for each in outs]
@@ -130,36 +131,27 @@ def _alive(launch: Launch) -> list[Value]:
 
 
 def _with_prologue(chains: Any, launch: SequenceLaunch, x: Value) -> bool:
-    plan = x.launch.plan
-    while True:
-        steps: list[Launch] = reach([x])
-        inside = {step.number for step in steps}
-        read = [one for step in steps for one in step.operands if is_value(one)]
-        apart = [one for one in map(waiting_of, read) if one is not None and one.launch.number not in inside]
-        if len(steps) > MAX_STEPS or any((s.plan.shape, s.plan.order) != (plan.shape, plan.order) for s in steps):
-            return False
-        if not apart:
-            break
-        chains.compute(distinct(apart))
-        if x.launch is None:
-            return False
-    given = distinct_arrays([one for one in read if waiting_of(one) is None])
-    more = [x] if launch.sequence.rereads or x.is_held() else []
-    more = distinct([*more, *also(steps, more)])
+    steps = prologue_of(chains, x, MAX_STEPS)
+    if steps is None:
+        return False
+    given, sequence = read_by(steps), launch.sequence
+    # What is held, such as the scores of a loss, is not stored if what it is computed from takes no more memory.
+    stores = sequence.rereads or (x.is_held() and not is_cheap(x, keeps=x.array.nbytes))
+    more = [*([x] if stores else []), *[one for one in also(steps, [x]) if one is not x]]
     if len(given) + len(more) > MAX_ARRAYS:
         return False
     begun = list[Any]()
 
     def kernel() -> tuple[Any, ...]:
         reads, outs = launch.arrays()
-        own = launch.sequence.begin(reads, outs)
+        own = sequence.begin(reads, outs)
         begun.extend((reads, outs, own))
         return _kernel(steps, launch, x, more, own)
 
     stored = [*more, *_alive(launch)]
     if not chains.emit([*steps, launch], [*given, *launch.operands[1:]], stored, kernel, False):
         return False
-    launch.sequence.rest(*begun)
+    sequence.rest(*begun)
     return True
 
 

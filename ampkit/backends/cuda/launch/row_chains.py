@@ -7,6 +7,7 @@ prologue of a reduction is computed as the row is loaded, its epilogue while the
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 from typing import Any, NamedTuple
 
@@ -29,11 +30,12 @@ from .waiting import (
     Value,
     also,
     distinct,
-    distinct_arrays,
+    is_cheap,
     is_value,
     layout_of,
     layout_record,
     reach,
+    read_by,
     waiting_of,
 )
 
@@ -100,6 +102,29 @@ def compute(chains: Any, wanted: list[Value]) -> bool:
     if anchor is None:
         return False
     wanted = [one for one in wanted if _is_in(one.launch, anchor)]
+    steps, early = _search(wanted, anchor)
+    if not any(isinstance(step, RowLaunch) for step in steps) or len(steps) > MAX_STEPS:
+        return False
+    if early:
+        chains.compute(distinct(early))
+        return True
+    beside = _beside(chains, steps, anchor)
+    return _emitted(chains, anchor, [*wanted, *beside]) or bool(beside and _emitted(chains, anchor, wanted))
+
+
+def _emitted(chains: Any, anchor: RowLaunch, wanted: list[Value]) -> bool:
+    """Compute `wanted` by one chain, if it is not too long."""
+    steps, _ = _search(wanted, anchor)
+    stored = [*wanted, *also(steps, wanted)]
+    given, stored = read_by(steps), distinct([*stored, *_read_later(chains, steps, stored)])
+    if len(steps) < 2 or len(steps) > MAX_STEPS or len(given) + len(stored) > MAX_ARRAYS:
+        return False
+    chains.emit(steps, given, stored, lambda: anchor.kernel(steps, stored))
+    return True
+
+
+def _search(wanted: list[Value], anchor: RowLaunch) -> tuple[list[Launch], list[Value]]:
+    """The launches of a chain that computes `wanted`, and what it reads that has to be computed before."""
     found, early = dict[int, Launch](), list[Value]()
     open_ = [one.launch for one in wanted]
     while open_:
@@ -115,19 +140,35 @@ def compute(chains: Any, wanted: list[Value]) -> bool:
                 open_.append(source.launch)
             else:
                 early.append(source)
-    steps = [found[number] for number in sorted(found)]
-    if len(steps) < 2 or len(steps) > MAX_STEPS or not any(isinstance(step, RowLaunch) for step in steps):
-        return False
-    if early:
-        chains.compute(distinct(early))
-        return True
-    read = [one for step in steps for one in step.operands if is_value(one)]
-    given = distinct_arrays([one for one in read if waiting_of(one) is None])
-    stored = distinct([*wanted, *also(steps, wanted)])
-    if len(given) + len(stored) > MAX_ARRAYS:
-        return False
-    chains.emit(steps, given, stored, lambda: anchor.kernel(steps, stored))
-    return True
+    return [found[number] for number in sorted(found)], early
+
+
+def _read_later(chains: Any, steps: list[Launch], stored: list[Value]) -> Iterator[Value]:
+    """Further results of a chain that other launches will read, such as sums over columns, and that are not cheap."""
+    inside = {step.number for step in steps}
+    for value in chains.alive():
+        others = [each for each in reach([value], True, stored) if each.number not in inside]
+        sources = [waiting_of(one) for each in others for one in each.operands]
+        for one in sources:
+            if one is not None and one.launch.number in inside and one not in stored and not is_cheap(one, stored):
+                yield one
+
+
+def _beside(chains: Any, steps: list[Launch], anchor: RowLaunch) -> list[Value]:
+    """Later results that are held and not cheap to compute, of what the chain of `steps` computes and reads alone.
+
+    Such as the gradient of scaled scores, where a sum over columns needs that of a bias added to them.
+    """
+    there, computed, found = {layout_of(one.array) for one in read_by(steps)}, {each.number for each in steps}, []
+    for value in chains.alive():
+        launch = value.launch
+        if launch.number in computed or launch.number < anchor.number or not _is_in(launch, anchor):
+            continue
+        more, early = _search([value], anchor)
+        near = anchor in more and not early and all(layout_of(one.array) in there for one in read_by(more))
+        if near and not is_cheap(value):
+            found.append(value)
+    return found
 
 
 def _anchor(value: Value) -> RowLaunch | None:

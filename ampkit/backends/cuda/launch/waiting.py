@@ -246,10 +246,34 @@ def also(steps: list[Launch], wanted: list[Value]) -> Iterator[Value]:
                 yield value
 
 
-def is_cheap(value: Value, stored: Collection[Value] = ()) -> bool:
+def prologue_of(chains: Any, x: Value, most: int) -> list[Launch] | None:
+    """The launches that compute x where a kernel loads it, at most `most`. What these read of others is computed.
+
+    None where there is no such prologue: x is computed by itself.
+    """
+    while x.launch is not None:
+        steps = reach([x])
+        inside = {step.number for step in steps}
+        sources = [waiting_of(one) for step in steps for one in step.operands]
+        apart = [one for one in sources if one is not None and one.launch.number not in inside]
+        if len(steps) > most or any(step.plan.order != x.launch.plan.order for step in steps):
+            return None
+        if not apart:
+            return steps
+        chains.compute(distinct(apart))
+    return None
+
+
+def read_by(steps: Iterable[Launch]) -> list[Value]:
+    """The arrays in memory that launches read, each once."""
+    read = [one for step in steps for one in step.operands if is_value(one)]
+    return distinct_arrays([one for one in read if waiting_of(one) is None])
+
+
+def is_cheap(value: Value, stored: Collection[Value] = (), keeps: int = 0) -> bool:
     """Whether a waiting value may be computed anew by who reads it: from few arrays, which others hold, too.
 
-    stored: what will be in memory by then.
+    stored: what will be in memory by then. keeps: bytes of arrays, at most, that only launches hold.
     """
     again = reach([value], True, stored)
     operands = [one for each in again for one in each.operands if is_value(one)]
@@ -257,7 +281,7 @@ def is_cheap(value: Value, stored: Collection[Value] = ()) -> bool:
     cost = sum(bytes_of(one.array) for one in read)
     costs = min([each.costs() for each in again])
     cheap = len(again) <= MAX_AGAIN and cost <= costs * value.array.nbytes
-    return cheap and all(one.is_held() for one in read)
+    return cheap and sum(bytes_of(one.array) for one in read if not one.is_held()) <= keeps
 
 
 class Names:

@@ -6,19 +6,28 @@ range makes the loss and the gradient of its row NaN; the host raises when it re
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from ampkit import backends
 from ampkit.backends.cuda.array_layout import cast, contiguous, supports_rows, to_float32, to_int64
+from ampkit.backends.cuda.launch.prologue_chains import launched
 from ampkit.backends.cuda.launch.row_alignment import empty_aligned, has_spaced_rows, is_large
-from ampkit.backends.cuda.nvrtc import STORED, blocks_for, launch, typed
+from ampkit.backends.cuda.launch.rows import Grid
+from ampkit.backends.cuda.launch.template_chains import TemplateCall
+from ampkit.backends.cuda.launch.template_source import Template
+from ampkit.backends.cuda.nvrtc import C_NAMES, STORED, blocks_for, launch, typed
+from ampkit.backends.launch_queue import queue
 from ampkit.base.dtypes import Array, DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.kernels.shared.loss import register_label_loss
 from ampkit.ops.loss.class_labels import label_error
 from ampkit.ops.loss.cross_entropy import cross_entropy_, nll_loss
+
+PACK = 8  # values that a thread takes at once; as in cross_entropy.cuh
 
 
 def _supports(input: Array, *more: Any, **params: Any) -> bool:
@@ -62,15 +71,24 @@ def _reduced(
 
     counted: the weight of each label in a mean.
     """
-    backend, total = backends.backend_of(loss), None
+    out, total = _outputs(loss, shape, reduction)
     if reduction == "none":
         out = loss.reshape(shape)
     else:
-        out = backend.empty((), float32)
-        total = None if reduction == "sum" else backend.empty((), float32)
-        args = loss, None if total is None else counted, out, total, np.int64(loss.size)
-        launch("loss/cross_entropy", "cross_entropy_sum", 1, 1024 if loss.size > 256 else 256, *args)
+        _sum(loss, counted, out, total)
     return cast(out, dtype), total
+
+
+def _outputs(like: Array, shape: tuple[int, ...], reduction: str) -> tuple[Array, Any]:
+    """Allocate the loss, of `shape` or one number, and the divisor of a mean or None."""
+    backend = backends.backend_of(like)
+    out = backend.empty(shape if reduction == "none" else (), float32)
+    return out, backend.empty((), float32) if reduction == "mean" else None
+
+
+def _sum(loss: Array, counted: Array | None, out: Array, total: Any) -> None:
+    args = loss, None if total is None else counted, out, total, np.int64(loss.size)
+    launch("loss/cross_entropy", "cross_entropy_sum", 1, 1024 if loss.size > 256 else 256, *args)
 
 
 def _raise_if_bad(where: str, target: Array, bad: Array, classes: int, ignore: int) -> None:
@@ -78,21 +96,70 @@ def _raise_if_bad(where: str, target: Array, bad: Array, classes: int, ignore: i
     backends.backend_of(target).raise_if(target, bad.reshape(target.shape), label_error(where, classes, ignore))
 
 
+class _Losses:
+    """The kernels of cross_entropy: the loss of each label, and their sum.
+
+    Reads scores, labels, weight, target; stores the loss, the log-sum-exp of each label, and the divisor of a mean. See
+    prologue_chains.KernelSequence.
+    """
+
+    title, backward, shared, rereads = "CrossEntropy", False, 0, False
+
+    def __init__(self, x: Array, rows: int, reduction: str, ignore_index: int, smoothing: float):
+        classes = x.shape[-1]
+        self.blocks, self.threads = rows, _threads(classes)
+        self.reduction, self.ignore, self.step = reduction, ignore_index, _step(x)
+        self.numbers = np.int64(classes), np.int64(ignore_index), np.float32(smoothing)
+        self.template = template(False, x.dtype, classes)
+
+    def begin(self, reads: Sequence[Any], outs: Sequence[Any]) -> tuple[Any, ...]:
+        x, labels, weight, _ = reads
+        backend, (out, lse, _) = backends.backend_of(x), outs
+        loss = out if self.reduction == "none" else backend.empty((self.blocks,), float32)
+        counted = backend.empty((self.blocks,), float32) if self.reduction == "mean" else None
+        return labels, weight, loss, lse, counted, backend.empty((self.blocks,), np.dtype(bool)), *self.numbers
+
+    def first(self, loaded: Array, own: tuple[Any, ...]) -> None:
+        entry = typed("cross_entropy_forward", loaded.dtype)
+        launch("loss/cross_entropy", entry, self.blocks, self.threads, loaded, *own, self.step)
+
+    def rest(self, reads: Sequence[Any], outs: Sequence[Any], own: tuple[Any, ...]) -> None:
+        (x, *_, target), (out, _, total), (_, _, loss, _, counted, bad, *_) = reads, outs, own
+        _raise_if_bad("cross_entropy", target, bad, x.shape[-1], self.ignore)
+        if self.reduction != "none":
+            _sum(loss, counted, out, total)
+
+
+@lru_cache(64)
+def template(backward: bool, dtype: DType, classes: int) -> Template:
+    """The kernel of the losses, or of the gradient of the scores, for chains."""
+    width, name = 1 if classes % PACK else PACK, C_NAMES[dtype]
+    row = f"chain_row<{width}, {name}>({{loads}}, cols)"
+    sizes = "long long cols", "long long ignore", "float smoothing"
+    if backward:
+        vectors = [f"const float* {each}" for each in ("weight", "weights", "lse", "total")]
+        own = ["const float* dy", "const long long* labels", *vectors, *sizes, "bool per_row"]
+        own += ["long long x_step", "long long step"]
+        given = "dy, labels, weight, weights, lse, total, cols, ignore, smoothing, per_row"
+        call = f"row_cross_entropy_backward({row}, chain_row<{width}, {name}>({{store}}, cols), {given})"
+    else:
+        own = ["const long long* labels", "const float* weight", "float* loss", "float* lse", "float* label_weight"]
+        own += ["bool* invalid_label", *sizes]
+        given = "labels, weight, loss, lse, label_weight, invalid_label, cols, ignore, smoothing"
+        call = f"row_cross_entropy({row}, {given})"
+    title = f"cross_entropy{'_backward' if backward else ''}"
+    return Template(title, "cross_entropy", call, ", ".join(own), str(_threads(classes)), width)
+
+
 def _cross_entropies(
     input: Array, target: Array, weight: Array | None, ignore_index: int, reduction: str, label_smoothing: float,
     dtype: DType,
 ) -> Any:  # fmt: skip
-    backend, x, rows = backends.backend_of(input), _spaced_rows(input), target.size
-    classes, labels, scale = x.shape[-1], to_int64(target), to_float32(weight)
-    loss, bad = backend.empty((rows,), float32), backend.empty((rows,), np.dtype(bool))
-    lse = _empty_per_row(input)
-    counted = backend.empty((rows,), float32) if reduction == "mean" else None
-    sizes = np.int64(classes), _step(x), np.int64(ignore_index), np.float32(label_smoothing)
-    entry = typed("cross_entropy_forward", x.dtype)
-    launch("loss/cross_entropy", entry, rows, _threads(classes), x, labels, scale, loss, lse, counted, bad, *sizes)
-    _raise_if_bad("cross_entropy", target, bad, classes, ignore_index)
-    out, total = _reduced(loss, counted, target.shape, reduction, dtype)
-    return out, lse, total
+    x, lse = _spaced_rows(input), _empty_per_row(input)
+    kernels = _Losses(x, target.size, reduction, ignore_index, label_smoothing)
+    out, total = _outputs(x, target.shape, reduction)
+    launched(kernels, (x, to_int64(target), to_float32(weight), target), (out, lse, total))
+    return cast(out, dtype), lse, total
 
 
 def _supports_grad(dy: Array, saved: Saved, dtype: DType) -> bool:
@@ -105,13 +172,24 @@ def _gradient(
 ) -> Array:
     x, weight = _spaced_rows(saved.input), to_float32(saved.weight)
     dx, classes = _empty_gradient(x), x.shape[-1]
-    weights = weight.sum() if weight is not None and label_smoothing else None
-    arrays = to_float32(dy), x, to_int64(saved.target), weight, weights, saved.lse, saved.total, dx
-    sizes = np.int64(classes), _step(x), _step(dx), np.int64(ignore_index)
-    entry = typed("cross_entropy_backward", x.dtype)
-    options = np.float32(label_smoothing), np.bool_(reduction == "none")
-    launch("loss/cross_entropy", entry, saved.lse.size, _threads(classes), *arrays, *sizes, *options)
+    weights = _total(weight) if weight is not None and label_smoothing else None
+    vectors = to_float32(dy), to_int64(saved.target), weight, weights, saved.lse, saved.total
+    numbers = np.int64(classes), np.int64(ignore_index), np.float32(label_smoothing), np.bool_(reduction == "none")
+    dense = x.flags.c_contiguous and dx.flags.c_contiguous
+    made = template(True, x.dtype, classes) if dense else None
+    config = Grid(saved.lse.size, _threads(classes), 0, 0)
+    entry, steps = typed("cross_entropy_backward", x.dtype), (_step(x), _step(dx))
+    arrays = (x,), vectors, dx, ()
+    TemplateCall(
+        "CrossEntropy", True, "loss/cross_entropy", entry, *arrays, (*numbers, *steps), classes, config, made
+    ).launch()
     return _from_rows(dx)
+
+
+def _total(weight: Array) -> Array:
+    if queue.waiting:
+        queue.flush((weight,))
+    return weight.sum()
 
 
 def _empty_gradient(x: Array) -> Array:
@@ -144,5 +222,6 @@ def _nll_gradient(dy: Array, saved: Saved, dtype: DType, ignore_index: int, redu
     return _from_rows(dx)
 
 
-register_label_loss("cuda", cross_entropy_, "lse", _cross_entropies, _gradient, _supports, _supports_grad)
+_waits = {"launches": True}
+register_label_loss("cuda", cross_entropy_, "lse", _cross_entropies, _gradient, _supports, _supports_grad, **_waits)
 register_label_loss("cuda", nll_loss, "weights", _nll_losses, _nll_gradient, _supports, _supports_grad)
