@@ -33,29 +33,45 @@ struct Tiles {
 
 // Where a tile lies along each axis.
 struct Position {
-    int64 axes, at[AXES], rows, columns;
+    const Tiles& tiles;
+    int64 at[AXES], rows, columns;
+
+    Position(const Tiles& of, int64 t) : tiles(of), at{} {
+        int64 last = tiles.axes - 1, across = ceil_div(tiles.size[last], tiles.tile_columns);
+        int64 down = ceil_div(tiles.size[last - 1], tiles.tile_rows), rest = t / across;
+        at[last] = t % across * tiles.tile_columns;
+        at[last - 1] = rest % down * tiles.tile_rows;
+        rest /= down;
+        for (int64 axis = last - 2; axis >= 0; axis--) {
+            at[axis] = rest % tiles.size[axis];
+            rest /= tiles.size[axis];
+        }
+        cut();
+    }
+
+    // To the next tile, without divisions; from the last one to the first.
+    void advance() {
+        for (int64 axis = tiles.axes - 1, last = axis; axis >= 0; axis--) {
+            at[axis] += axis == last ? tiles.tile_columns : axis == last - 1 ? tiles.tile_rows : 1;
+            if (at[axis] < tiles.size[axis]) break;
+            at[axis] = 0;
+        }
+        cut();
+    }
+
     int64 start(const int64* stride) const {
         int64 found = 0;
-        for (int64 i = 0; i < axes; i++) found += at[i] * stride[i];
+        for (int64 i = 0; i < tiles.axes; i++) found += at[i] * stride[i];
         return found;
     }
-};
 
-Position position_of(const Tiles& tiles, int64 t) {
-    int64 last = tiles.axes - 1, rows = tiles.size[last - 1], columns = tiles.size[last];
-    int64 across = ceil_div(columns, tiles.tile_columns), down = ceil_div(rows, tiles.tile_rows), rest = t / across;
-    Position place{tiles.axes, {}, 0, 0};
-    place.at[last] = t % across * tiles.tile_columns;
-    place.at[last - 1] = rest % down * tiles.tile_rows;
-    rest /= down;
-    for (int64 axis = last - 2; axis >= 0; axis--) {
-        place.at[axis] = rest % tiles.size[axis];
-        rest /= tiles.size[axis];
+  private:
+    void cut() {
+        int64 last = tiles.axes - 1;
+        rows = min(tiles.tile_rows, tiles.size[last - 1] - at[last - 1]);
+        columns = min(tiles.tile_columns, tiles.size[last] - at[last]);
     }
-    place.rows = min(tiles.tile_rows, rows - place.at[last - 1]);
-    place.columns = min(tiles.tile_columns, columns - place.at[last]);
-    return place;
-}
+};
 
 // Copies a tile to memory past the caches, where the compiler knows how.
 void copy_past_caches(char* to, const char* from, int64 bytes) {
@@ -136,7 +152,7 @@ class Prepared {
     static void* operator new(size_t, void* at) { return at; }
 
     Prepared(const Step& step, const Tiles& tiles, const PythonTuple* arrays, char* buffers, Ahead* ahead)
-        : step_(step), tiles_(tiles), given_{step.loops, *step.layout} {
+        : step_(step), given_{step.loops, *step.layout} {
         auto memory = [&](int64 number, int64 kind) {
             if (number < MEMORY) return Memory{buffers + (-1 - number) * tiles.buffer_bytes, 0};
             return Memory{static_cast<char*>(arrays->item(number)->data), ITEMSIZE[kind]};
@@ -156,8 +172,9 @@ class Prepared {
         if (step.flat && step.loops) prepare_stored();
     }
 
-    void compute(const Position& place) {
-        int64 start = place.start(tiles_.stride), count = place.rows * place.columns;
+    // start: of the tile in outputs.
+    void compute(const Position& place, int64 start) {
+        int64 count = place.rows * place.columns;
         compute(place, start, count);
         for (int64 j = 0; j < OUTPUTS; j++)
             if (stored_[j]) {
@@ -251,7 +268,6 @@ class Prepared {
     }
 
     const Step& step_;
-    const Tiles& tiles_;
     Arguments given_;
     Memory in_[OPERANDS] = {}, out_[OUTPUTS] = {};
     char* stored_[OUTPUTS] = {};
@@ -275,12 +291,12 @@ EXPORT void elementwise_chain(const Step* steps, int64 count, const Tiles* tiles
         Reads reads(steps, count, *tiles, arrays);
         Ahead ahead;
         for (int64 i = 0; i < count; i++) new (prepared + i) Prepared(steps[i], *tiles, arrays, held, &ahead);
-        Position place = position_of(*tiles, begin);
-        for (int64 t = begin; t < end; t++) {
-            Position next = position_of(*tiles, min(t + 1, end - 1));
-            reads.put(next, ahead);
-            for (int64 i = 0; i < count; i++) prepared[i].compute(place);
-            place = next;
+        Position place(*tiles, begin), next = place;
+        for (int64 t = begin; t < end; t++, place.advance()) {
+            next.advance();
+            if (t + 1 < end) reads.put(next, ahead);
+            int64 start = place.start(tiles->stride);
+            for (int64 i = 0; i < count; i++) prepared[i].compute(place, start);
         }
         wait_for_copies();
     });

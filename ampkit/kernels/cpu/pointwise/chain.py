@@ -29,7 +29,7 @@ from ampkit.base.dtypes import DType
 
 from .elementwise import AXES, MIN_WAITING, OPERANDS, OUTPUTS, Plan, Tiles, plan_of
 
-PAST_CACHES = 1 << 24  # bytes of what a chain reads and stores: of more, little is in a cache when it is read again
+PAST_CACHES = 10 << 20  # bytes of what a chain reads and stores: of more, little is in a cache when it is read again
 FLAT_BYTES = 1 << 11  # of a tile of an array; some lie in the first-level cache, and the call of a loop hardly shows
 MAX_SUMMARIES = 1024
 MAX_STEPS = 32  # of a chain; what waits keeps its operands alive
