@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
 
+from ampkit.backends.launch_queue import queue
 from ampkit.base.dtypes import LOW, NARROW, DType, accumulator, float32, float64, name_of
 from ampkit.base.errors import DTypeError, ShapeError
 
 from ..blocked_sum import blocked_sum
 from ..casts import cast, cast_unread, is_traced
 from ..dispatch import primitive
+
+_sample = [np.empty(1)]
+SOLE = sys.getrefcount(_sample[0])  # of an object that one list alone refers to, which differs between Pythons
 
 
 def reduce_to_input(node: Any, gradient: Any, shape: tuple[int, ...], *dtypes: DType | None) -> Any:
@@ -135,7 +140,7 @@ def sum_waits(held: Any, gradient: Any) -> bool:
     array = held._array
     if is_traced(gradient) or held._edge is not None or not queue.held.holds(array) or array.dtype != gradient.dtype:
         return False
-    if sys.getrefcount(held._array) - queue.held.references(array) != _SOLE + 1:  # the variable here
+    if sys.getrefcount(held._array) - queue.held.references(array) != SOLE + 1:  # the variable here
         return False
     held._array = sum_of_two.launch(array, gradient)
     return True

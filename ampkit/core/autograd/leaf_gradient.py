@@ -14,7 +14,7 @@ from ampkit.base.errors import ShapeError
 from ..casts import is_traced
 from ..storage import overlapping
 from ..tensor import Tensor
-from .accumulate import is_dense, sum_gradients
+from .accumulate import SOLE, is_dense, sum_gradients
 from .node import Node
 from .scale_tag import ScaleTag
 from .traced_array import TracedArray
@@ -66,7 +66,7 @@ def is_sole_reference(gradients: list[Any], place: int) -> bool:
     count = sys.getrefcount(gradients[place])
     if queue.waiting:
         count -= queue.held.references(array)  # which it drops before anything else reads or writes the memory
-    if count != _SOLE + 2:  # the caller's variable and the one here
+    if count != SOLE + 2:  # the caller's variable and the one here
         return False
     owner = _sole_owner(array)
     return owner is not None and 0 <= owner.nbytes - array.nbytes <= _SPARE_BYTES
@@ -85,9 +85,9 @@ def owned_parts(edges: Any, gradients: list[Any]) -> set[int]:
     if any(getattr(gradients[place], "base", None) is not memory for place in places):
         return set()
     counts = {sys.getrefcount(gradients[place]) for place in places}
-    if counts != {_SOLE} or not isinstance(memory, np.ndarray) or not memory.flags.writeable:
+    if counts != {SOLE} or not isinstance(memory, np.ndarray) or not memory.flags.writeable:
         return set()
-    owner = _sole_owner(memory) if sys.getrefcount(memory) == _SOLE + len(places) else None
+    owner = _sole_owner(memory) if sys.getrefcount(memory) == SOLE + len(places) else None
     overlaps = dict(zip(places, overlapping([gradients[place] for place in places]), strict=True))
     first = {id(edges[place][0]): place for place in reversed(places) if edges[place] is not None}  # of each leaf
     found = {place for place in first.values() if not overlaps[place] and _keeps(edges[place][0], gradients[place])}
@@ -102,12 +102,10 @@ def _keeps(leaf: Any, gradient: Any) -> bool:
 def _sole_owner(memory: Any) -> Any:
     # The array that owns the memory, if nothing refers to it but, at last, the base of `memory`; else None.
     while isinstance(memory.base, np.ndarray):
-        if sys.getrefcount(memory.base) != _SOLE:
+        if sys.getrefcount(memory.base) != SOLE:
             return None
         memory = memory.base
     return memory if memory.base is None else None
 
 
 _SPARE_BYTES = 1 << 13  # what an allocator adds for alignment and by rounding to pages
-_sample = [np.empty(1)]
-_SOLE = sys.getrefcount(_sample[0])  # of an object that one list alone refers to, which differs between Pythons
