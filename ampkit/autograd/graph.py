@@ -7,10 +7,9 @@ from typing import Any
 
 from ..base.errors import DTypeError
 from ..core.arguments import checked_constructor
-from ..core.autograd import gradient_edge, multi_hook
-from ..core.autograd.gradient_edge import GradientEdge
+from ..core.autograd import multi_hook, node
 from ..core.autograd.mutation import allow_mutation_on_saved_tensors
-from ..core.autograd.node import Node
+from ..core.autograd.node import GradientEdge, Node
 from ..core.autograd.saved_hooks import disable_saved_tensors_hooks, saved_tensors_hooks
 from ..core.tensor import Tensor
 from ..ops.argument_checks import checked
@@ -21,7 +20,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-get_gradient_edge = checked(gradient_edge.get_gradient_edge)
+get_gradient_edge = checked(node.get_gradient_edge)
 register_multi_grad_hook = checked(multi_hook.register_multi_grad_hook)
 checked_constructor(disable_saved_tensors_hooks)
 

@@ -12,8 +12,7 @@ from ..base.errors import ArgumentError, DTypeError, ShapeError, StateError
 from ..core.arguments import shown
 from ..core.autograd.forward_pass import push_forward
 from ..core.autograd.grad_mode import enable_grad, is_grad_enabled
-from ..core.autograd.gradient_edge import GradientEdge
-from ..core.autograd.node import Node
+from ..core.autograd.node import GradientEdge, Node
 from ..core.autograd.reachable import nodes_below
 from ..core.autograd.tape import grad
 from ..core.autograd.views import placed_at

@@ -25,9 +25,8 @@ from ..parameter import Parameter
 from ..tensor import Edge, Tensor
 from . import hooks
 from .accumulate import join_repeated, reduce_to_input
-from .gradient_edge import GradientEdge
 from .leaf_gradient import accumulate, is_sole_reference, owned_parts, sum_of
-from .node import Node
+from .node import GradientEdge, Node
 from .node_hooks import run_after, run_before
 from .reachable import complete_after, grows, may_precede, nodes_below, paths_to
 from .saved import keeps_arrays

@@ -1,12 +1,13 @@
-"""Node: the record of one operation on the tape."""
+"""Node: the record of one operation on the tape. GradientEdge: one of its outputs, as `ampkit.grad` takes it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ampkit.base.dtypes import FLOATS, Array, DType
+from ampkit.base.dtypes import FLOATS, Array, DType, float32
+from ampkit.base.errors import StateError
 
 from ..module_path import ModuleCall, current, following
 from ..tensor import Edge, Tensor, tick
@@ -167,3 +168,24 @@ _ALIAS = _Alias()
 def alias(array: Array, edge: Edge) -> Tensor:
     """A traced tensor with the values of `array` whose gradient flows along `edge`."""
     return attach(array, Node(_ALIAS, (edge,), ()))
+
+
+class GradientEdge(NamedTuple):
+    """An output of a node, or the AccumulateGrad of a leaf: `ampkit.grad` takes it in place of a tensor."""
+
+    node: Node | AccumulateGrad
+    output_nr: int
+
+    @property
+    def _tape_edge(self) -> Edge:
+        """The edge by which a backward pass knows it. Its shape and dtype are not known."""
+        source = self.node.variable if isinstance(self.node, AccumulateGrad) else self.node
+        return source, self.output_nr, (), float32
+
+
+def get_gradient_edge(tensor: Tensor) -> GradientEdge:
+    """The place of a tensor in its graph. Raises StateError for one that requires no grad."""
+    if tensor._tape_edge is None:
+        raise StateError("get_gradient_edge", "a tensor that requires grad", "one that does not")
+    source, index = tensor._tape_edge[:2]
+    return GradientEdge(shown(source), index)

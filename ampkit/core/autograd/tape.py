@@ -23,8 +23,7 @@ from .accumulate import is_dense
 from .accumulate_grad import AccumulateGrad
 from .backward_pass import BackwardPass, edge_key
 from .grad_mode import no_grad
-from .gradient_edge import GradientEdge
-from .node import Node, alias
+from .node import GradientEdge, Node, alias
 from .pass_scope import enter_pass, leave_pass
 from .reachable import paths_to
 from .saved import keeps_arrays
