@@ -192,7 +192,8 @@ def convolution(call: Call) -> Done | None:
     """A convolution: the samples are a larger batch where they share the weight, else groups of channels."""
     x, weight, bias = call.arrays
     if any(call.is_batched(i) for i in (1, 2)):
-        return _grouped(x.ndim - weight.ndim + 1, call)
+        at = x.ndim - weight.ndim + 1  # the channels of the input
+        return folded({"input": at, "weight": 0, "bias": 0}, arguments=times_samples("groups"))(call)
     if x.ndim != weight.ndim:  # one image without an axis N, for which that of the samples stands
         if x.ndim != weight.ndim - 1:
             return None
@@ -239,10 +240,6 @@ def _weight_gradients(call: Call, dy: Any, need: Any) -> Any:
     return unmerge(cast(dw, need), level, 0)
 
 
-def _grouped(at: int, call: Call) -> Done | None:
-    return folded({"input": at, "weight": 0, "bias": 0}, arguments=times_samples("groups"))(call)
-
-
 # Embedding
 
 
@@ -253,13 +250,13 @@ def embedding(call: Call) -> Done | None:
     own = call.is_batched(1)
     places = expand(index, level).data
 
-    def lower() -> Any:  # the places in the tables below each other
+    def stacked_places() -> Any:  # the places in the tables below each other
         return below(level, places, rows)
 
     if own:
         check_indices(places, rows)
         table = weight.data.reshape((level.size * rows, weight.shape[1]))
-        out = Ran(embedding_op, [lower(), table], (None,), call.plan).out
+        out = Ran(embedding_op, [stacked_places(), table], (None,), call.plan).out
     else:
         ran = Ran(embedding_op, [places, weight], call.params, call.plan)
         out = ran.out
@@ -271,7 +268,7 @@ def embedding(call: Call) -> Done | None:
         dy = cast(dy, accumulator(dy.dtype))
         if padding is not None:
             dy = np.where((places != padding % rows)[..., None], dy, 0)
-        dw = run(call, sum_rows_op, [dy, lower()], level.size * rows, dtype=needs[1])
+        dw = run(call, sum_rows_op, [dy, stacked_places()], level.size * rows, dtype=needs[1])
         return [None, call.up(dw.reshape((level.size, *weight.shape)))]
 
     return Done(call.up(out), backward, {"input": index, "rows": rows})

@@ -78,7 +78,7 @@ def embedding_bag(call: Call) -> Done | None:
     given = np.concatenate((ends.reshape(-1), np.full_like(ends, places.size, shape=(1,))))
     scales = None if scale is None else expand(scale, level).data.reshape(-1)
 
-    def lower() -> Any:  # places in the tables below each other; one more row stands for what is left out
+    def stacked_places() -> Any:  # places in the tables below each other; one more row stands for what is left out
         found = below(level, places, rows)
         return (found if padding is None else np.where(places == padding % rows, size * rows, found)).reshape(-1)
 
@@ -87,7 +87,7 @@ def embedding_bag(call: Call) -> Done | None:
         table = weight.data.reshape((size * rows, width))
         table = np.concatenate((table, np.zeros_like(table, shape=(last, width)))) if last else table
         params = call.with_params(padding_idx=size * rows if last else None)
-        ran = Ran(call.op, [lower(), table, given, scales], params, call.plan)
+        ran = Ran(call.op, [stacked_places(), table, given, scales], params, call.plan)
     else:
         ran = Ran(call.op, [places.reshape(-1), weight, given, scales], call.params, call.plan)
     out = ran.hand_out().reshape((size, -1, width))[:, :-1]
@@ -97,7 +97,7 @@ def embedding_bag(call: Call) -> Done | None:
         dy = np.concatenate((dy, np.zeros_like(dy[:, :1])), 1).reshape((-1, width))
         _, dw, _, dscale = ran.backward([dy], needs if own or summing else (None, None, None, needs[3]))
         if needs[1] and not own and not summing:
-            saved = Saved(**ran.saved.__dict__ | {"input": lower(), "rows": size * rows + last})
+            saved = Saved(**ran.saved.__dict__ | {"input": stacked_places(), "rows": size * rows + last})
             named = ran.named_params() | {"padding_idx": size * rows if last else None}
             dw = run_backward(call.op, ran.kernel, dy, saved, (None, needs[1], None, None), named, call.plan.compute)[1]
         if dw is not None and (own or not summing):

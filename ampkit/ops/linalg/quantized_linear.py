@@ -123,7 +123,10 @@ class _LinearCall:
                 self.scales[role], records = (now, self.trains) if log is None else log.take(now)
             scale = self.scales[role]
         both = None if turned is None else quantize_both(array, how, turned, scale, read_soon)
-        first, second, largest = both or _alone(*quantize(array, how, scale, read_soon[0]))
+        if both is None:
+            (first, largest), second = quantize(array, how, scale, read_soon[0]), None
+        else:
+            first, second, largest = both
         if records and self.scaling is not None:
             self.scaling.record(role, largest, how, self.recipe)
         return first, second
@@ -152,10 +155,6 @@ class _LinearCall:
             if found is not None:
                 return found
         return self._quantize(matrix, how, WEIGHT, read_soon)
-
-
-def _alone(found: Quantized, largest: Array | None) -> tuple[Quantized, Quantized | None, Array | None]:
-    return found, None, largest
 
 
 def _in_16_bits(rows: Array, saved: Saved, needs: Any, grad_buffers: Any = (None, None, None)) -> Any:
