@@ -24,7 +24,7 @@ from ampkit.core.tensor import Tensor
 from ..argument_checks import check_reduction
 from ..linalg.matmul import linear
 from ..shape.join_split import cat
-from .class_labels import checked_labels
+from .class_labels import check_mean, checked_labels
 from .cross_entropy import cross_entropy
 from .known_gradients import gradients_of, with_gradients
 
@@ -56,9 +56,9 @@ def linear_cross_entropy(
     slice with the loss, in the memory of the logits, and backward multiplies them by the loss's own gradient. Else
     backward computes the logits of each slice again, a third more products. options: PyTorch's
     LinearCrossEntropyOptions, which say how to slice there and have no effect here.
-    Raises ShapeError for shapes that do not fit, RangeError for a label out of range, named with its position,
-    ArgumentError for an unknown reduction, a label_smoothing outside [0, 1] and an ignore_index >= 0 with
-    probabilities, DTypeError for other options.
+    Raises ShapeError for shapes that do not fit and for the mean of no rows, RangeError for a label out of range, named
+    with its position, ArgumentError for an unknown reduction, a label_smoothing outside [0, 1] and an ignore_index >= 0
+    with probabilities, DTypeError for other options.
     Wijmans et al. 2024, arXiv:2411.09009, without its kernels; Hsu et al. 2024, arXiv:2410.10989.
     """
     where = "linear_cross_entropy"
@@ -66,6 +66,7 @@ def linear_cross_entropy(
     if options is not None and type(options).__name__ != "LinearCrossEntropyOptions":
         raise DTypeError(where, "options as None or LinearCrossEntropyOptions", shown(options))
     _check_shapes(where, input, linear_weight, target, linear_bias)
+    check_mean(where, target.array, reduction)
     classes, rest = linear_weight.shape[0], linear_weight.shape[1:-1]
     batched, labels = input.ndim == 2, not is_float(target.dtype.dtype)
     ignored = -100 if ignore_index is None else ignore_index

@@ -275,3 +275,15 @@ def test_bad_arguments_are_refused():
         target[3] = 11
         with pytest.raises(RangeError, match="linear_cross_entropy: needs labels from 0 to 10 .* got 11 at position 3"):
             lce(x, w, target)
+
+
+def test_the_mean_of_no_rows_is_refused_as_by_cross_entropy_and_their_sum_is_zero():
+    x, w, _, _ = arguments()
+    none = x.detach()[:0].requires_grad_(), w, ampkit.tensor(np.zeros(0, int))
+    with pytest.raises(ShapeError, match="linear_cross_entropy: needs at least one element for a mean"):
+        ops.linear_cross_entropy(*none)
+    loss = ops.linear_cross_entropy(*none, reduction="sum")
+    loss.backward()
+    assert loss.item() == 0
+    assert not w.grad.numpy(force=True).any()
+    assert ops.linear_cross_entropy(*none, reduction="none").shape == (0,)
