@@ -112,6 +112,20 @@ def a_transposed_argument() -> Made:
     return step, arguments, []
 
 
+def an_argument_with_repeated_rows() -> Made:
+    def step(x: Any) -> Any:
+        y = ampkit.tan(x)
+        y.flatten().fill_(0.5)  # a view of rows in their order
+        return y * 1, x.stride()
+
+    return step, lambda: (on([[1.0, 2.0]]).expand(3, 2),), []
+
+
+def every_other_element_of_a_transposed_matrix() -> Made:
+    values = on(np.arange(48, dtype="f").reshape(2, 4, 6))
+    return lambda x: (x.mul_(2).sum(-1), x.stride()), lambda: (values.transpose(0, 2)[1::2, :3],), [values]
+
+
 def a_length_on_the_cpu() -> Made:
     lengths = cycle([1, 1, 2])
     return lambda x, n: x[: int(n)] * 2, lambda: (on([1.0, 2.0]), ampkit.tensor(next(lengths), device="cpu")), []
@@ -119,7 +133,8 @@ def a_length_on_the_cpu() -> Made:
 
 RECORDED = [
     an_argument, a_view_of_an_argument, an_argument_that_is_a_view, the_same_argument_twice, weights_and_moments,
-    out_of_an_op, tensors_in_a_list, a_negative_zero, a_transposed_argument, a_length_on_the_cpu,
+    out_of_an_op, tensors_in_a_list, a_negative_zero, a_transposed_argument, an_argument_with_repeated_rows,
+    every_other_element_of_a_transposed_matrix, a_length_on_the_cpu,
 ]  # fmt: skip
 
 # what no copy of an argument stands for: eager
@@ -194,6 +209,11 @@ def an_argument_with_a_hook() -> Made:
     return lambda x: ampkit.grad((x * x).sum(), [x])[0], arguments, []
 
 
+def a_column_of_a_large_matrix() -> Made:
+    values = ampkit.ones(300, 1000, device="cuda")
+    return lambda x: x * 2, lambda: (values[:, 0],), []
+
+
 def many_values_of_the_cpu() -> Made:
     values = iter(range(CALLS))
     return lambda x, y: x * float((y + 1)[3]), lambda: (on([1.0]), ampkit.full((100,), next(values), device="cpu")), []
@@ -213,6 +233,7 @@ EAGER = {
     an_argument_that_joins_the_graph: "an argument is on the tape after it",
     an_argument_with_a_gradient: "it reads or writes the gradient of an argument",
     an_argument_with_a_hook: "an argument has hooks",
+    a_column_of_a_large_matrix: "an argument is a view of much more memory",
     many_values_of_the_cpu: "it reads values of the CPU",
     a_generator: "needs the host",
 }

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import WeakValueDictionary, ref
 
+from ... import backends
 from ...backends.launch_queue import Log, queue
 from ...base.errors import AmpkitError, StateError
 from .. import random
@@ -14,7 +15,7 @@ from ..op import Op
 from ..tensor import Tensor, guard_reads
 from .guards import Guards, described, leave_gradient
 from .host_needs import HostNeeds
-from .inputs import SHARES, Before, changed, copies_of, is_live, shares
+from .inputs import SHARES, Before, StaticInputs, is_live, shares
 from .recorder import Recorder, recorders
 
 MAX_FAILURES = 3  # captures that ran out of memory; from then on such calls run eagerly, as those in between do
@@ -32,7 +33,8 @@ class Variant(Recorder):
         self._changed_host = False  # by a recording that failed, so that the step cannot be repeated
         self.eager = ""  # why it runs eagerly from now on
         self.guards = Guards(backend.name, step, arguments)
-        self.inputs: list[Tensor] = []  # static inputs: the recording reads its arguments there
+        self.inputs: list[Tensor] = []  # the recording reads its arguments there
+        self.static: Any = None  # the StaticInputs that hold these
         self.changed_inputs: list[int] = []  # the places of those that it changes
         self.counters: dict[int, Any] = {}  # version counters of memory that no argument may share
         self.out: Any = None
@@ -130,15 +132,14 @@ class Variant(Recorder):
         # From here on nothing is allocated, so that no launch fails half-way.
         seed, call = random.default.state()
         random.default.restore((seed, call + self.draws))
-        for held, new in zip(self.inputs, given, strict=True):
-            held.array[...] = new.array
+        self.static.fill(given)
         for copy, values in fresh:
             copy[...] = values
         self.graph.launch(seed, call)
         for tensor in self.changes.values():
             _written(tensor)
         for i in self.changed_inputs:
-            given[i].array[...] = self.inputs[i].array
+            backends.backend_of(given[i].array).copy(given[i].array, self.inputs[i].array)
             _written(given[i])
         for leaf, *after in self.gradients:
             leave_gradient(leaf, *after)
@@ -148,8 +149,8 @@ class Variant(Recorder):
         return with_tensors(self.out, map(Tensor, made))
 
     def _record(self, args: Any, kwargs: Any, given: list[Tensor]) -> None:
-        self.inputs = copies_of(given)
-        versions = [tensor._version for tensor in self.inputs]
+        self.static = StaticInputs(given)
+        self.inputs = self.static.tensors
         args, kwargs = with_tensors((args, kwargs), iter(self.inputs))
         state = random.default.state()
 
@@ -165,7 +166,7 @@ class Variant(Recorder):
             self.out = self.graph.record(work, *state)
             self.gradients = self.guards.gradients_left()
             self.draws = random.default.state()[1] - state[1]
-            self.changed_inputs = changed(self.inputs, versions)
+            self.changed_inputs = self.static.changed()
             self.counters = self._shared_counters()
         except MemoryError:
             self.failures += 1
@@ -201,7 +202,7 @@ class Variant(Recorder):
         for tensor in (*self.changes.values(), *[each() for each in self.filled]):
             if tensor is not None:
                 tensor.changed()
-        self.inputs, self.copies, self.out, self.gradients = [], [], None, []
+        self.inputs, self.static, self.copies, self.out, self.gradients = [], None, [], None, []
         self.changed_inputs, self.counters = [], {}
         self.used, self.owners, self.changes = {}, {}, WeakValueDictionary()
         self.graph.drop()
