@@ -140,7 +140,7 @@ class Recordable(Program):
         pool, leaves = list(given), list(given)
         for what, *choices in self.plan:
             full = [one for one in pool if tuple(one.shape) == SHAPE]
-            made = self._made(what % 15, [full[c % len(full)] for c in choices], leaves, choices)
+            made = self._made(what % 19, [full[c % len(full)] for c in choices], leaves, choices)
             if made is not None:
                 pool.append(made)
             if what % 7 == 0 and len(full) > 3:
@@ -151,9 +151,22 @@ class Recordable(Program):
             grads = ampkit.grad(last[-1], leaves, ampkit.ones_like(last[-1]), allow_unused=True)
         return [*[one.detach() for one in pool[len(given) :]], *[one for one in grads if one is not None]]
 
+    def _made(self, what: int, pick: list[Any], leaves: list[Any], choices: list[int]) -> Any:
+        x, y, z, _ = pick
+        if what < 15:
+            return super()._made(what, pick, leaves, choices)
+        if what == 15:
+            return ops.cat([y[:1].to(x.dtype), x[1:]], 0)
+        if what == 16:
+            return ops.layer_norm(x * 0.7 + y.to(x.dtype), SHAPE[1:]).to(z.dtype)
+        labels = ampkit.arange(SHAPE[0]) + choices[1] % 16
+        scores = (x * 0.5 + y.to(x.dtype)).to(z.dtype)
+        loss = ops.cross_entropy(scores, labels, reduction="none", label_smoothing=0.25 * (what - 17))
+        return loss[:, None].to(z.dtype) * z
+
 
 @pytest.mark.parametrize("leaves", [False, True], ids=["forward", "backward"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(3))
 def test_random_programs_have_the_bits_of_eager_ones(seed, leaves, device):
     ampkit.set_default_device("cuda")
     program = Recordable(seed, leaves)
