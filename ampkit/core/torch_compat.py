@@ -3,8 +3,8 @@
 Every op and function with a parameter `dim` also accepts `axis`, its other name in PyTorch; OTHER_NAMES has more.
 `CompatArg` annotates a parameter that callers of PyTorch pass and that never reaches the function: `inplace` writes the
 result into the first tensor; `layout`, `sparse` and their like are ignored, since they change no value (gradients are
-dense); `scale_grad_by_freq` of `embedding_bag` and its like raise unless they have their default; `size_average` and
-`reduce` are translated to `reduction`. Every op and function also takes `out`, a tensor that the result is written into.
+dense); `weight` of `mse_loss` and its like raises unless it has its default; `size_average` and `reduce` are translated
+to `reduction`. Every op and function also takes `out`, a tensor that the result is written into.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ OTHER_NAMES = {
     "axis": "dim", "keepdims": "keepdim", "indices": "indices_or_sections", "sections": "indices_or_sections",
 }  # fmt: skip
 REFUSED = {
-    "scale_grad_by_freq": "nn.Embedding has it",
     "weight": 'weigh the loss of each element: (loss(input, target, reduction="none") * weight).mean()',
 }
 # Further arguments of PyTorch's creation functions; they change no values.

@@ -56,10 +56,3 @@ def check_probability(where: str, p: Any) -> float:
     if not isinstance(p, (int, float)) or not 0 <= p <= 1:
         raise ArgumentError(where, "a probability p from 0 to 1", repr(p))
     return float(p)
-
-
-def refuse_unsupported(where: str, **values: Any) -> None:
-    """Raise ArgumentError for an option of PyTorch that ampkit does not support, unless it is None or False."""
-    for name, value in values.items():
-        if value is not None and value is not False:
-            raise ArgumentError(where, f"{name} left at its default, the only one there is", repr(value))

@@ -82,7 +82,6 @@ def test_what_is_not_here_is_refused_in_one_line():
     table, index = ampkit.ones(4, 3), ampkit.tensor([1, 2])
     for name, call in {
         "weight": lambda: ops.mse_loss(X, X, weight=X),
-        "scale_grad_by_freq": lambda: ops.embedding_bag(index[None], table, scale_grad_by_freq=True),
     }.items():
         with pytest.raises(ArgumentError, match=rf"needs {name.strip()} left at its default.*\nhelp: "):
             call()

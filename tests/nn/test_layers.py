@@ -394,6 +394,9 @@ def test_scale_grad_by_freq_divides_by_the_uses_in_the_batch():
     layer = nn.Embedding(3, 1, scale_grad_by_freq=True)
     (layer(tensor([[0, 1], [0, 0]])) * tensor([[[1.0], [2.0]], [[3.0], [5.0]]])).sum().backward()
     assert layer.weight.grad.tolist() == [[3], [2], [0]]
+    bag = nn.EmbeddingBag(3, 1, scale_grad_by_freq=True, mode="sum")
+    bag(tensor([[0, 1], [0, 0]])).sum().backward()
+    assert bag.weight.grad.tolist() == [[1], [1], [0]]
 
 
 def test_an_embedding_of_integers_is_frozen():

@@ -219,12 +219,6 @@ LISTED: list[Listed] = [
         when=_detail("needs at least one element"),
     ),
     Listed(
-        "nn.functional.embedding_bag",
-        "scale_grad_by_freq is not here.",
-        faults="refused",
-        when=_detail("left at its default"),
-    ),
-    Listed(
         "nn.functional.conv_transpose2d nn.functional.conv_transpose3d",
         "output_padding chooses among the sizes that one convolution maps to the same, which differ by less than the "
         "stride; PyTorch takes any below the dilation too.",

@@ -11,7 +11,7 @@ from ampkit.core.parameter import Parameter
 from ampkit.core.tensor import Tensor
 
 from .. import init
-from ..factory import check_sizes, new_parameter, refuse_unsupported
+from ..factory import check_sizes, new_parameter
 from ..module import Module
 
 __all__ = ["Embedding", "EmbeddingBag"]
@@ -102,7 +102,7 @@ class EmbeddingBag(Embedding):
 
     input [B, L], or [n] with offsets [B], the start of each bag -> [B, embedding_dim]. weight [num_embeddings,
     embedding_dim] starts as N(0, 1); the row at padding_idx starts as zeros and is left out of all
-    bags. max_norm is that of Embedding, and so is sparse; scale_grad_by_freq is not supported and raises ArgumentError.
+    bags. max_norm, scale_grad_by_freq and sparse are those of Embedding; mode "max" has no scale_grad_by_freq.
     """
 
     def __init__(
@@ -120,10 +120,9 @@ class EmbeddingBag(Embedding):
         device: Any = None,
         dtype: Any = None,
     ):
-        refuse_unsupported("EmbeddingBag", scale_grad_by_freq=scale_grad_by_freq)
         check_choice("EmbeddingBag", "mode", mode, "sum", "mean", "max")
         options = {"sparse": sparse, "_weight": _weight, "device": device, "dtype": dtype}
-        super().__init__(num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, **options)
+        super().__init__(num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, scale_grad_by_freq, **options)
         self.mode, self.include_last_offset = mode, include_last_offset
 
     @classmethod
@@ -143,8 +142,8 @@ class EmbeddingBag(Embedding):
         if embeddings.ndim != 2:
             raise ShapeError("EmbeddingBag.from_pretrained", "embeddings [n, dim]", f"shape {tuple(embeddings.shape)}")
         n, dim = embeddings.shape
-        unsupported = max_norm, norm_type, scale_grad_by_freq
-        bag = cls(n, dim, *unsupported, mode, sparse, embeddings, include_last_offset, padding_idx)
+        scales = max_norm, norm_type, scale_grad_by_freq
+        bag = cls(n, dim, *scales, mode, sparse, embeddings, include_last_offset, padding_idx)
         bag.weight.requires_grad = not freeze
         return bag
 
@@ -155,6 +154,7 @@ class EmbeddingBag(Embedding):
             offsets,
             self.max_norm,
             self.norm_type,
+            self.scale_grad_by_freq,
             mode=self.mode,
             per_sample_weights=per_sample_weights,
             include_last_offset=self.include_last_offset,

@@ -20,7 +20,7 @@ from ampkit.core.torch_compat import CompatArg
 from ..argument_checks import check_values
 from ..indexing.search import unique
 from ..pointwise.conversion import to
-from ..pointwise.selection import where
+from ..pointwise.selection import clamp, where
 from ..reduction.histogram import bincount
 from ..reduction.norms import linalg_vector_norm
 from ..shape.view import reshape
@@ -48,17 +48,24 @@ def embedding(
     """
     if max_norm is not None:
         renormalize(input, weight, max_norm, norm_type)
-    out = embedding_(input, weight, padding_idx)
-    if switch("embedding", "scale_grad_by_freq", scale_grad_by_freq) and out.requires_grad:
-        uses = bincount(reshape(input, (-1,)), minlength=weight.shape[0])[input].unsqueeze(-1)
-        out.register_hook(lambda gradient: gradient / uses)
-    return out
+    if switch("embedding", "scale_grad_by_freq", scale_grad_by_freq):
+        weight = _scaled_by_uses(input, weight)
+    return embedding_(input, weight, padding_idx)
+
+
+def _scaled_by_uses(input: Tensor, weight: Tensor) -> Tensor:
+    # A view of `weight`, where the gradient of each row is divided by its uses.
+    view = reshape(weight, weight.shape)
+    if view.requires_grad:
+        uses = clamp(bincount(reshape(input, (-1,)), minlength=weight.shape[0]), 1).unsqueeze(-1)
+        view.register_hook(lambda gradient: gradient / uses)
+    return view
 
 
 def renormalize(input: Tensor, weight: Tensor, max_norm: float, norm_type: float) -> None:
     """Scale the rows of `weight` at the indices `input` in place, to norms of at most `max_norm`.
 
-    Computed in float32 (float64 for float64) and rounded once. The norm of a 16-bit row is not rounded, as PyTorch's is.
+    Computed in float32 (float64 for float64) and rounded once; PyTorch rounds the norm of a 16-bit row, too.
     """
     with no_grad():
         check_indices(input.array, weight.shape[0])
@@ -145,7 +152,7 @@ def embedding_bag(
     offsets: Tensor | None = None,
     max_norm: float | None = None,
     norm_type: float = 2,
-    scale_grad_by_freq: CompatArg = False,
+    scale_grad_by_freq: bool = False,
     mode: str = "mean",
     sparse: CompatArg = False,
     per_sample_weights: Tensor | None = None,
@@ -156,16 +163,21 @@ def embedding_bag(
 
     input [B, L]: a bag per row; or [n] with offsets [B], the start of each bag, from 0 on and never decreasing, and
     with include_last_offset [B + 1], the end of the last; weight [V, D]; per_sample_weights, like input, multiply the
-    rows of a sum -> [B, D], in the dtype of weight. max_norm and norm_type are those of `embedding`. Indices equal to `padding_idx` are left out. Summed in float32
-    (float64 for float64), in a fixed order. The gradient of a maximum goes to the first row that has it.
+    rows of a sum -> [B, D], in the dtype of weight. max_norm, norm_type and scale_grad_by_freq are those of
+    `embedding`. Indices equal to `padding_idx` are left out. Summed in float32 (float64 for float64), in a fixed order.
+    The gradient of a maximum goes to the first row that has it.
     Raises ShapeError, DTypeError for indices or offsets that are not integers, RangeError for those out of range,
-    ArgumentError for another mode, UndefinedError for per_sample_weights without "sum".
+    ArgumentError for another mode, UndefinedError for per_sample_weights without "sum" and scale_grad_by_freq of "max".
     """
     name = "embedding_bag"
     check_choice(name, "mode", mode, "sum", "mean", "max")
     _check_bag_weights(input, weight, per_sample_weights, mode)
     if max_norm is not None:
         renormalize(input, weight, max_norm, norm_type)
+    if switch(name, "scale_grad_by_freq", scale_grad_by_freq):
+        if mode == "max":
+            raise UndefinedError(name, "mode 'sum' or 'mean' with scale_grad_by_freq", repr(mode))
+        weight = _scaled_by_uses(input, weight)
     starts, longest = _bag_starts(input, offsets, include_last_offset)
     flat = reshape(input, (-1,))
     scale = None if per_sample_weights is None else reshape(per_sample_weights, (-1,))

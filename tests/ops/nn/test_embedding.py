@@ -8,7 +8,7 @@ import pytest
 import ampkit
 from ampkit import Tensor, ops, tensor
 from ampkit.base.dtypes import bfloat16, float16
-from ampkit.base.errors import DTypeError, RangeError, ShapeError
+from ampkit.base.errors import DTypeError, RangeError, ShapeError, UndefinedError
 from ampkit.core.autograd.tape import grad
 from ampkit.core.op import ops as registry
 from ampkit.core.policy import autocast
@@ -124,8 +124,17 @@ def test_max_norm_scales_the_rows_that_are_used_in_place(norm_type, dtype):
         ops.embedding(tensor([0, -1]), table, max_norm=1.0)
 
 
-def test_scale_grad_by_freq_divides_by_the_uses():
-    table = ampkit.ones(3, 2, requires_grad=True)
-    index = tensor([[0, 1], [0, 0]])
-    (ops.embedding(index, table, scale_grad_by_freq=True) * tensor([[[1.0], [2.0]], [[3.0], [5.0]]])).sum().backward()
-    assert table.grad.tolist() == [[3, 3], [2, 2], [0, 0]]
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_scale_grad_by_freq_divides_by_the_uses(dtype):
+    table = ampkit.ones(4, 2, dtype=dtype, requires_grad=True)
+    index, scale = tensor([[0, 1, 0], [2, 0, 2]]), tensor([[1.0], [10.0]], dtype=dtype)
+    calls = {
+        "rows": lambda: ops.embedding(index, table, scale_grad_by_freq=True) * scale[:, None],
+        "bags": lambda: ops.embedding_bag(index, table, mode="sum", scale_grad_by_freq=True) * scale,
+    }
+    for call in calls.values():
+        table.grad = None
+        call().sum().backward()
+        assert table.grad.tolist() == [[4, 4], [1, 1], [10, 10], [0, 0]]
+    with pytest.raises(UndefinedError, match="mode 'sum' or 'mean' with scale_grad_by_freq, got 'max'"):
+        ops.embedding_bag(index, table, mode="max", scale_grad_by_freq=True)
