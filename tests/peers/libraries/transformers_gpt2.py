@@ -8,7 +8,7 @@ from job import PRECISION, autocast_to_float16, say, start
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments, set_seed
 
 PACKAGES = ("transformers", "accelerate")
-PRECISIONS = ("float32", "bfloat16")
+PRECISIONS = ("float32", "float16", "bfloat16")
 
 warnings.filterwarnings("ignore")
 logging.getLogger("transformers").setLevel(logging.ERROR)
