@@ -131,7 +131,7 @@ class Recording:
                 self.draws[place : place + 1].fill(np.uint64(number))
                 self._drawn[place] = number
         for array, values in self.restored:
-            array[...] = values
+            self.backend.copy(array, values)
 
 
 class Graph:

@@ -88,15 +88,17 @@ def test_scores_that_are_capped_and_masked_are_not_stored(device):
     assert "Tanh backward" in backward
 
 
-def test_a_label_out_of_range_is_named_by_a_later_launch(device):
+@pytest.mark.parametrize("dropped", [False, True], ids=["returned", "dropped"])
+def test_a_label_out_of_range_is_named_by_a_later_launch(dropped, device):
     def step(logits: Any, target: Any) -> Any:
-        return ops.cross_entropy(logits * 2.0, target)
+        loss = ops.cross_entropy(logits * 2.0, target)
+        return logits + 1.0 if dropped else loss
 
     compiled, (logits,) = ampkit.compile(step, warmup=1), tensors(1, ampkit.float32, (3, 8))
     with ampkit.no_grad():
         for _ in range(3):
             compiled(logits.detach(), labels(3, 8))
-        assert np.isnan(compiled(logits.detach(), labels(3, 8) + 8).numpy())
+        assert np.isnan(compiled(logits.detach(), labels(3, 8) + 8).numpy()).all() != dropped
         with pytest.raises(RangeError, match="label"):
             device.synchronize()
 

@@ -53,7 +53,8 @@ def copied(chains: Any, source: Array, target: Array) -> bool:
 
     What computes them stores them in `target` at once if nothing else holds the memory of `source` by then.
     """
-    value = chains.waiting_whole(source) if chains.recording is not None else None
+    here = chains.recording is not None and all(isinstance(one, chains.gpu.xp.ndarray) for one in (source, target))
+    value = chains.waiting_whole(source) if here else None
     if value is None or source.dtype != target.dtype or value.copy() is not None:
         return False
     if not all(one.flags.c_contiguous for one in (source, target, value.array)):

@@ -29,7 +29,7 @@ class KernelSequence(Protocol):
     """What is launched. reads: arrays or None, the first one that of the prologue; outs: arrays or None.
 
     blocks, threads, shared: of the first kernel; template: the same for chains. rereads: whether others read the first
-    array, too.
+    array, too. checks: whether it may raise an error, and so runs though nobody wants its results.
     """
 
     title: str
@@ -39,6 +39,7 @@ class KernelSequence(Protocol):
     shared: int
     template: Template
     rereads: bool
+    checks: bool
 
     def begin(self, reads: Sequence[Any], outs: Sequence[Any]) -> tuple[Any, ...]:
         """The arguments of the first kernel behind what it loads, with new memory for what it hands to the others."""
@@ -106,7 +107,10 @@ def added(chains: Any, sequence: KernelSequence, reads: Sequence[Any], outs: Seq
         return False
     operands = value, *[chains.operand(one) for one in reads[1:] if one is not None]
     found = SequenceLaunch(chains.number(), sequence, reads, outs, operands)
-    made = [chains.waits(out, found, i) for i, out in enumerate([one for one in outs if one is not None])]
+    wanted = [one for one in outs if one is not None]
+    made = [chains.waits(out, found, i) for i, out in enumerate(wanted)]
+    if sequence.checks:
+        made[0].kept, made[0].allocation = wanted[0], lambda: wanted[0]
     found.makes(made)
     queue.waiting = True
     return True

@@ -103,7 +103,7 @@ class _Losses:
     prologue_chains.KernelSequence.
     """
 
-    title, backward, shared, rereads = "CrossEntropy", False, 0, False
+    title, backward, shared, rereads, checks = "CrossEntropy", False, 0, False, True
 
     def __init__(self, x: Array, rows: int, reduction: str, ignore_index: int, smoothing: float):
         classes = x.shape[-1]

@@ -164,7 +164,7 @@ class _Sums:
     weight and bias, and sums with dy (2). See prologue_chains.KernelSequence.
     """
 
-    title, backward = "BatchNorm", True
+    title, backward, checks = "BatchNorm", True, False
 
     def __init__(self, layout: Layout, arrays: Sequence[Array], dtype: DType, rereads: bool):
         self.layout, self.grid, self.rereads = layout, layout.walk(*arrays), rereads
