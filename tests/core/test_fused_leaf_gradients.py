@@ -114,3 +114,25 @@ def test_gradients_in_another_order_of_axes_or_dtype_are_copied():
         return [x.grad, turned.grad, wide.grad]
 
     same(step, lambda: leaves(ampkit.bfloat16), 0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gradients_that_are_recorded_can_be_differentiated_again(dtype):
+    def step(x: Any, y: Any, z: Any) -> Any:
+        (x * x * y + x + z).backward(z.detach(), create_graph=True)
+        first = [x.grad, y.grad, z.grad]
+        x.grad.float().square().sum().backward()
+        return [*first, x.grad, y.grad, z.grad]
+
+    same(step, lambda: leaves(DTYPES[dtype]), 0)
+
+
+def test_parameters_without_an_optimizer_keep_their_gradients():
+    def step(x: Any, y: Any, z: Any) -> Any:
+        weight = ampkit.nn.Parameter(z.detach().clone())
+        ((x * weight + y) * weight - weight).backward(y.detach())
+        first = weight.grad.detach().clone()
+        (weight * x).backward(y.detach())
+        return [first, weight.grad, x.grad, y.grad]
+
+    same(step, lambda: leaves(ampkit.float32))
