@@ -276,6 +276,15 @@ def test_owned_parts(take, found):
 
 
 @pytest.mark.cpu
+def test_parts_with_gaps_are_not_owned():
+    whole = np.ones((4 * N, N), np.float32)
+    leaves = [(ampkit.Tensor(np.ones((2 * N, N), np.float32)[::2]),) for _ in range(2)]
+    gradients = [whole[: 2 * N : 2], whole[2 * N :: 2]]
+    del whole
+    assert owned_parts(leaves, gradients) == set()
+
+
+@pytest.mark.cpu
 def test_a_part_of_a_gradient_that_flows_on_changes_no_leaf():
     x, y = leaf(), leaf()
     inner = []

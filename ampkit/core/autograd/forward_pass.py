@@ -28,10 +28,9 @@ from .backward_pass import BackwardPass, edge_key
 from .double_backward import link_saved
 from .grad_mode import enable_grad
 from .node import Node
-from .pass_scope import enter_pass, leave_pass
 from .reachable import grows, nodes_below
 from .saved_hooks import with_unpacked
-from .tape import grad
+from .tape import enter_pass, grad, leave_pass
 from .traced_array import TracedArray
 
 Tangents = list[Tensor | None]

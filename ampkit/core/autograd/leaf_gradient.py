@@ -96,7 +96,8 @@ def owned_parts(edges: Any, gradients: list[Any]) -> set[int]:
 
 
 def _keeps(leaf: Any, gradient: Any) -> bool:
-    return isinstance(leaf, Tensor) and leaf._grad is None and leaf._can_keep(gradient)
+    own = isinstance(leaf, Tensor) and leaf._grad is None and leaf._can_keep(gradient)
+    return own and gradient.flags.writeable and is_dense(gradient)
 
 
 def _sole_owner(memory: Any) -> Any:

@@ -15,6 +15,7 @@ from ampkit.base import observe
 from ampkit.base.dtypes import is_float
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError, StateError, switch
 
+from .. import fp_errors, policy
 from ..casts import cast
 from ..dispatch.batching import boundary, draws
 from ..dispatch.batching.array import Level, UnmappedError
@@ -22,9 +23,8 @@ from ..tensor import Edge, Tensor
 from .accumulate import is_dense
 from .accumulate_grad import AccumulateGrad
 from .backward_pass import BackwardPass, edge_key
-from .grad_mode import no_grad
+from .grad_mode import RECORDING, _recording, no_grad
 from .node import GradientEdge, Node, alias
-from .pass_scope import enter_pass, leave_pass
 from .reachable import paths_to
 from .saved import keeps_arrays
 from .traced_array import TracedArray, plain, run, stands_for
@@ -273,6 +273,26 @@ def _run_backward(
     finally:
         leave_pass(token)
     return backward_pass
+
+
+def enter_pass(traced: bool) -> tuple[Any, ...]:
+    """Begin a pass over the tape, backward or forward: autocast and floating-point warnings off, recording if `traced`.
+
+    A pass makes the device of each gradient the current one, and `leave_pass`, which takes what this returns, the
+    caller's again. Two functions, since every backward calls them and a context manager takes longer.
+    """
+    device = None if backends.gpus is None else backends.gpus.use(None)
+    return policy.enter(None), fp_errors.push_ignore(), _recording.replace(RECORDING[traced]), device
+
+
+def leave_pass(token: tuple[Any, ...]) -> None:
+    """Restore what `enter_pass` changed."""
+    region, errors, recording, device = token
+    _recording.restore(recording)
+    fp_errors.pop_ignore(errors)
+    policy.leave(region)
+    if device is not None:
+        backends.gpus.leave(device)
 
 
 def target(out: Tensor) -> tuple[Any, int]:
