@@ -210,9 +210,10 @@ class Primitive:
         try:
             return kernel.run(*args)
         except UnsupportedError:
-            return self(*args)
+            pass
         finally:
             queue.after()
+        return self(*args)
 
 
 def primitive(module: str, name: str | None = None) -> Callable[[Function], Primitive]:
@@ -257,10 +258,17 @@ def _forward(
         try:
             return op.signature.call_kernel(run, arrays, params, dtype), kernel
         except UnsupportedError:
-            if queue.waiting:
-                queue.flush((*arrays, *params))
+            _close_queue((*arrays, *params))
     wide = arrays if compute is None else [widen(a, compute) for a in arrays]
     return op.call(op.forward.reference.run, wide, params), op.forward.reference
+
+
+def _close_queue(reads: Sequence[Any]) -> None:
+    # Before a reference in place of a kernel whose launches may wait: it reads what it makes on the way.
+    if queue.opened:
+        queue.after()
+    if queue.waiting:
+        queue.flush(reads)
 
 
 def backward(
@@ -296,8 +304,7 @@ def _backward(
         try:
             return kernel.run(dy, saved, needs, **more), kernel
         except UnsupportedError:
-            if queue.waiting:
-                queue.flush((dy, *saved.__dict__.values(), *params.values()))
+            _close_queue((dy, *saved.__dict__.values(), *params.values()))
     if compute is not None:
         dy, saved = widen(dy, compute), widen_saved(saved, compute)
     return reference.run(dy, saved, needs, **params), reference
