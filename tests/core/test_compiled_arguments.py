@@ -276,3 +276,17 @@ def test_an_argument_that_shares_memory_with_trained_weights_is_an_error_that_na
     with pytest.warns(RuntimeWarning, match="runs eagerly"):
         step(x, layer.weight.detach())
     np.testing.assert_allclose(numbers(layer.weight), before.numpy(force=True) - [[0.1, 0.2]], rtol=1e-6)
+
+
+def test_an_error_of_an_eager_call_is_one_in_each_call():
+    def step(x: Any, y: Any) -> Any:
+        z = x / y
+        with ampkit.no_grad():
+            x.detach().mul_(2), y.mul_(2)  # which share memory
+        return ampkit.grad(z.sum(), [x])[0]
+
+    call = ampkit.compile(step, warmup=1)
+    for _ in range(3):
+        x = on([1.0, 2.0]).requires_grad_()
+        with pytest.raises(StateError, match="changed in place"):
+            call(x, x.detach())

@@ -60,8 +60,10 @@ class Variant(Recorder):
             if not (self.calls > 1 and self.guards.changed_by_step):  # the next call says that, which is more
                 self.eager = self.eager or needs.reason
             return out
-        except MemoryError:
-            random.default.restore(state)  # as after a failed capture: the step can be repeated
+        except BaseException as error:
+            self.calls -= 1  # nothing is known of what it does to its arguments
+            if isinstance(error, MemoryError):
+                random.default.restore(state)  # as after a failed capture: the step can be repeated
             raise
 
     def _eagerly(self, args: Any, kwargs: Any, given: list[Tensor]) -> Any:
