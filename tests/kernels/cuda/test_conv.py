@@ -7,7 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
-from ampkit import Tensor, ops, testing
+import ampkit
+from ampkit import Tensor, autocast, nn, ops, optim, testing
+from ampkit.backends.cuda.device import CUDA
 from ampkit.backends.precision import set_float32_matmul_precision
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
 from ampkit.core.autograd.tape import grad
@@ -338,3 +340,23 @@ def test_without_cudnn_the_product_of_a_weight_gradient_is_cublaslts(device, mon
     for got, want in zip(*answers, strict=True):
         np.testing.assert_allclose(got, want, 1e-5, 1e-5)
     assert device.cublaslt.ran
+
+
+@pytest.mark.parametrize("dtype", [bfloat16, float32], ids=str)
+def test_the_gradient_of_a_kernel_of_one_element_is_written_where_an_optimizer_keeps_it(dtype, device, monkeypatch):
+    ampkit.set_default_device("cuda")
+    layer, x = nn.Conv2d(8, 16, 1, stride=2, bias=False), ampkit.randn(4, 8, 6, 6)
+    optimizer, copies, copy = optim.SGD(layer.parameters(), lr=0.1), [], CUDA.copy
+    monkeypatch.setattr(CUDA, "copy", lambda self, *arrays: (copies.append(arrays), copy(self, *arrays))[1])
+
+    def gradient():
+        with autocast("cuda", dtype=dtype, enabled=dtype != float32):
+            layer(x).square().mean().backward()
+        found = layer.weight.grad.numpy()
+        optimizer.zero_grad()
+        return found
+
+    found = gradient()
+    assert not copies
+    with reference_only():
+        np.testing.assert_allclose(found, gradient(), rtol=2e-2 if dtype == bfloat16 else 1e-5, atol=1e-3)

@@ -64,7 +64,7 @@ def _padded(images: Array) -> Array:
 
 
 def _apply(
-    images: Array, weight: Array, bias: Array | None, geometry: ConvGeometry, groups: int, dtype: DType, version: None,
+    images: Array, weight: Array, bias: Array | None, geometry: ConvGeometry, groups: int, dtype: DType, version: Any,
     transposed: bool,
 ) -> Array:  # fmt: skip
     kernels = to_2d(weight, weight.ndim - 2)
@@ -78,7 +78,7 @@ def _apply(
 
 
 def _grad_weight(
-    images: Array, outputs: Array, geometry: ConvGeometry, groups: int, dtype: DType, buffer: None
+    images: Array, outputs: Array, geometry: ConvGeometry, groups: int, dtype: DType, buffer: Array | None
 ) -> Array:
     """The gradient of the weight [O, C / groups, KH, KW] from that of the output, `outputs` [N, O, OH, OW].
 
@@ -89,18 +89,22 @@ def _grad_weight(
     channels, run = images.shape[1] // groups, library_of(outputs).conv_weight
     if groups == 1 and max(geometry.kernel) == 1 and not any(map(any, geometry.padding)):
         with suppress(UnsupportedError):
-            return _grad_pointwise(images, outputs, geometry, dtype)
+            return _grad_pointwise(images, outputs, geometry, dtype, buffer)
     images = _padded(images) if groups == 1 and _has_few_channels(images) else images
     shape = outputs.shape[1], images.shape[1] // groups, *geometry.kernel
     return cast(_run(run, images, outputs, shape, geometry, outputs.dtype)[:, :channels], dtype)
 
 
-def _grad_pointwise(images: Array, outputs: Array, geometry: ConvGeometry, dtype: DType) -> Array:
-    """`_grad_weight` of kernels of one element: a matrix product, over all places that the stride reaches."""
+def _grad_pointwise(images: Array, outputs: Array, geometry: ConvGeometry, dtype: DType, buffer: Array | None) -> Array:
+    """`_grad_weight` of kernels of one element: a matrix product, over all places that the stride reaches.
+
+    buffer: written to and returned if it is contiguous and of this dtype.
+    """
     reached = images[(slice(None), slice(None), *(slice(None, None, step) for step in geometry.stride))]
     rows = [with_channels_inner(as_channels_last(x, x.dtype)).reshape(-1, x.shape[1]) for x in (outputs, reached)]
-    weight = product(rows[0].T, rows[1], dtype)
-    return weight.reshape(*weight.shape, *geometry.kernel)
+    matrix = buffer.reshape(buffer.shape[:2]) if buffer is not None and buffer.flags.c_contiguous else None
+    weight = product(rows[0].T, rows[1], dtype, matrix)
+    return buffer if matrix is not None and weight is matrix else weight.reshape(*weight.shape, *geometry.kernel)
 
 
 def _run(
@@ -146,5 +150,5 @@ def _grad_bias(grad: Array, need: DType | None) -> Array | None:
 
 register_convolutions(
     "cuda", _apply, _grad_weight, _grad_bias, lambda outputs, *more: as_channels_last(outputs, outputs.dtype),
-    _fits, _supports_backward,
+    _fits, _supports_backward, wants_cache=True,
 )  # fmt: skip
