@@ -125,7 +125,9 @@ def _amp_misfits(amp: Any, optimizer: Any) -> Iterator[Fault]:
 
 
 def _tensor_misfits(parallel: Any, train: Any) -> Iterator[Fault]:
-    """What does not go with layers that ranks divide."""
+    """What does not go with layers that ranks divide, or that are computed in shards."""
+    if parallel is not None and parallel.tensor_shards is not None and not parallel.deterministic:
+        yield Fault("parallel.tensor_shards", "none without parallel.deterministic=true", str(parallel.tensor_shards))
     if parallel is None or parallel.tensor == 1:
         return
     if train is not None and train.compile:
@@ -170,13 +172,16 @@ def _deterministic_misfits(sections: Mapping[str, Any]) -> Iterator[Fault]:
         yield Fault("data.batch_size", f"a multiple of {count} samples in an update {why}", str(samples))
     if parallel.wire_dtype != "float32":
         yield Fault("parallel.wire_dtype", f"float32 {why}", parallel.wire_dtype)
-    if parallel.tensor > 1:
-        yield Fault("parallel.tensor", f"1 {why}", str(parallel.tensor))
-    optimizer = sections.get("optimizer")
-    if parallel.stage > 1 and (rounded := getattr(optimizer, "state_dtype", "float32")) != "float32":
-        yield Fault("optimizer.state_dtype", f"float32 {why} and parallel.stage={parallel.stage}", rounded)
-    if parallel.stage > 1 and getattr(optimizer, "stochastic_rounding", False):
-        yield Fault("optimizer.stochastic_rounding", f"false {why} and parallel.stage={parallel.stage}", "true")
+    shards, optimizer = parallel.tensor_shards, sections.get("optimizer")
+    if shards & (shards - 1) or shards % parallel.tensor:
+        key = "tensor" if parallel.tensor == shards else "tensor_shards"
+        of = f" that parallel.tensor={parallel.tensor} divides" if key == "tensor_shards" else ""
+        yield Fault(f"parallel.{key}", f"a power of 2{of} {why}", str(shards))
+    parts = f"parallel.stage={parallel.stage}" if parallel.stage > 1 else "parallel.tensor_shards" if shards > 1 else None
+    if parts and (rounded := getattr(optimizer, "state_dtype", "float32")) != "float32":
+        yield Fault("optimizer.state_dtype", f"float32 {why} and {parts}", rounded)
+    if parts and getattr(optimizer, "stochastic_rounding", False):
+        yield Fault("optimizer.stochastic_rounding", f"false {why} and {parts}", "true")
     if parallel.sync_batchnorm:
         yield Fault("parallel.sync_batchnorm", f"false {why}, as its statistics are those of a microbatch", "true")
     if train is not None and train.compile:

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from functools import reduce
 from operator import or_
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator, model_validator
 from pydantic_core import PydanticCustomError
 
 from .. import data, models
@@ -206,11 +206,12 @@ class Parallel(Section):
     in a message. sync_batchnorm: let batch normalization use the statistics of the whole batch, not of a rank's part.
     stage: what the ranks share out: 0 nothing; 1 the optimizer's state; 2 rows of parameters, gradients and that state,
     with whole parameters from forward to backward; 3 with whole ones only while their module computes. tensor: how many
-    ranks divide the layers of the model; the groups of so many share the data out. pipeline: how many ranks have
-    consecutive layers of the model, its stages; the groups of so many share the data out. deterministic: give the same
-    bits on any number of ranks and threads, with any stage, accumulated or not. microbatches: with deterministic, the
-    parts of an update's samples whose gradients are computed one by one, a power of 2; with pipeline, the parts of a
-    batch that go from stage to stage.
+    ranks divide the layers of the model; the groups of so many share the data out. tensor_shards: with deterministic,
+    the parts that these layers are computed in on any number of ranks, a power of 2; unset, as many as ranks divide
+    them. pipeline: how many ranks have consecutive layers of the model, its stages; the groups of so many share the
+    data out. deterministic: give the same bits on any number of ranks and threads, with any stage, accumulated or not.
+    microbatches: with deterministic, the parts of an update's samples whose gradients are computed one by one, a power
+    of 2; with pipeline, the parts of a batch that go from stage to stage.
     """
 
     wire_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
@@ -218,9 +219,16 @@ class Parallel(Section):
     sync_batchnorm: bool = False
     stage: Literal[0, 1, 2, 3] = 0
     tensor: Count = 1
+    tensor_shards: Count | None = None
     pipeline: Count = 1
     deterministic: bool = False
     microbatches: Count = 8
+
+    @model_validator(mode="after")
+    def _shards_are_said(self) -> Self:
+        if self.deterministic and self.tensor_shards is None:  # a run may go on with another `tensor`
+            object.__setattr__(self, "tensor_shards", self.tensor)
+        return self
 
 
 class Train(Section):

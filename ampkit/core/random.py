@@ -169,6 +169,17 @@ def split_into(count: int) -> list[Stream]:
     return [OnlyStream(int(word)) for word in philox(*default.take()).random_raw(count)]
 
 
+def apart(number: int, state: tuple[int, int]) -> Stream:
+    """What stands for the default stream, of this `state`, while part `number` of something is computed by itself.
+
+    It has other numbers for each part, and goes on from the same draw.
+    """
+    kind = OnlyStream if type(_splits.scope().value) is OnlyStream else Stream
+    made = kind((state[0] + (number << 20)) % 2**64)  # as for ranks, any other seed gives independent draws
+    made.call = state[1]
+    return made
+
+
 def drawing_from(stream: Stream) -> AbstractContextManager[None]:
     """A context in which the default stream is `stream`, in this thread."""
     return _splits.holding(stream)

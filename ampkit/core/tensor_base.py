@@ -71,6 +71,7 @@ class TensorBase:
     __slots__ = ()
     _sharding: Any = None  # of a tensor whose rows ranks share out (see distributed/fsdp)
     _stages: Any = None  # of a parameter, where ranks have a model's parameters together (see distributed/pipelining)
+    _shards: Any = None  # of a parameter whose layer is computed in shards: (axis, blocks, how many)
     _norm_by_rows = False  # of a parameter whose norm has bits that do not depend on who has which rows (optim/flat)
 
     array: Array

@@ -236,7 +236,7 @@ class BertForMaskedLM(nn.Module):
 
     def __init__(self, config: BertConfig):
         super().__init__()
-        self.bert = BertModel(config, add_pooling_layer=False)
+        self.bert, self.tensor_parallel_heads = BertModel(config, add_pooling_layer=False), config.num_attention_heads
         self.cls = nn.ModuleDict({"predictions": BertLMPredictionHead(config)})
         self.cls.predictions.decoder.weight = self.bert.embeddings.word_embeddings.weight
         self._reset_head()

@@ -123,7 +123,7 @@ class GPT(nn.Module):
         check_sizes("GPT", vocab_size=vocab_size, block_size=block_size, n_layer=n_layer, n_head=n_head, n_embd=n_embd)
         if n_embd % n_head:
             raise ArgumentError("GPT", "n_embd that n_head divides", f"{n_embd} and {n_head}")
-        self.vocab_size, self.block_size = vocab_size, block_size
+        self.vocab_size, self.block_size, self.tensor_parallel_heads = vocab_size, block_size, n_head
         self.transformer = nn.ModuleDict(
             {
                 "wte": nn.Embedding(vocab_size, n_embd),

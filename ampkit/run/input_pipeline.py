@@ -266,10 +266,10 @@ class Updates(NamedTuple):
         count, accumulate = recipe.parallel.microbatches, recipe.train.accumulate
         if not recipe.parallel.deterministic:
             return None
-        if count % ranks.size:
+        if count % ranks.data_size:
             ranks.in_agreement = True
             needs = f"a number of ranks that divides parallel.microbatches={count}, a power of 2"
-            raise ConfigError("parallel.deterministic", needs, str(ranks.size))
+            raise ConfigError("parallel.deterministic", needs, str(ranks.data_size))
         is_sharded = recipe.parallel.stage > 1
         return cls(recipe.data.batch_size * accumulate, count, accumulate, ranks, is_sharded)
 
@@ -281,7 +281,7 @@ class Updates(NamedTuple):
     @property
     def mine(self) -> range:
         """The numbers of this rank's microbatches."""
-        return mine_of(self.microbatches, self.ranks.rank, self.ranks.size, self.is_sharded)
+        return mine_of(self.microbatches, self.ranks.data_rank, self.ranks.data_size, self.is_sharded)
 
     @property
     def parts(self) -> Sequence[slice]:

@@ -64,7 +64,7 @@ class Run(TrainingLoop):
         model = build.model(recipe, self._pipeline.about, starts=not from_checkpoint)
         self.pretrained: LoadedWeights | None = getattr(model, "pretrained", None)
         region, self.wire_dtype = build.region(recipe, model), recipe.parallel.wire_dtype
-        ranks.divide_layers(model)
+        ranks.divide_layers(model, recipe.parallel.tensor_shards)
         stage = ranks.stage_of(model, recipe.parallel.bucket_mb)
         build.shard(recipe, model, ranks)
         self.ranges = build.ranges(recipe, model)
@@ -99,7 +99,7 @@ class Run(TrainingLoop):
     def batches_per_step(self) -> int:
         """How many `next_batches` gives."""
         parallel = self.recipe.parallel
-        return parallel.microbatches // self.ranks.size if parallel.deterministic else self.settings.accumulate
+        return parallel.microbatches // self.ranks.data_size if parallel.deterministic else self.settings.accumulate
 
     def go_back(self, place: Any = None) -> None:
         """Draw the next batch from behind the last whole step."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from .. import backends, nn
 from ..backends.cpu.threads import usable_cpus
-from ..base.errors import AmpkitError, ArgumentError, ConfigError, error_with_text
+from ..base.errors import AmpkitError, ArgumentError, ConfigError, ShapeError, error_with_text
 from ..core import random
 from ..core.tensor import Tensor
 from ..distributed import DistError, ProcessGroup, ReduceOp, init_process_group
@@ -30,7 +30,7 @@ from ..distributed.device_mesh import DeviceMesh, init_device_mesh
 from ..distributed.environment import launched
 from ..distributed.fsdp import FSDPModule, ShardedTensor
 from ..distributed.pipelining.model_stage import ModelStage
-from ..distributed.tensor import parallelize_module
+from ..distributed.tensor.styles import divide
 from ..distributed.transport import Call
 from ..distributed.world import go_on_without_lost, group
 
@@ -152,17 +152,25 @@ class Ranks:
         self.data_size = mesh.size("data")
         return mesh
 
-    def divide_layers(self, model: nn.Module) -> None:
-        """Keep this rank's part of the layers of `model`, by its own plan, after `group_by_layers`."""
-        if self._mesh is None:
+    def divide_layers(self, model: nn.Module, shards: int | None = None) -> None:
+        """Keep this rank's part of the layers of `model`, by its own plan, after `group_by_layers`.
+
+        shards: the parts that layers are computed in whatever the ranks, with parallel.deterministic.
+        """
+        if self._mesh is None and shards in (None, 1):
             return
+        group = None if self._mesh is None else self._mesh.get_group()
+        key = "parallel.tensor" if group is not None and shards in (None, group.size()) else "parallel.tensor_shards"
         if not hasattr(model, "tensor_parallel_plan"):
             self.in_agreement = True
             got = f"a {type(model).__name__}"
-            raise ConfigError(
-                "parallel.tensor", "1, or a model that has a tensor_parallel_plan, as gpt, bert, vit", got
-            )
-        parallelize_module(model, self._mesh)
+            raise ConfigError(key, "1, or a model that has a tensor_parallel_plan, as gpt, bert, vit", got)
+        try:
+            divide(model, group, self._mesh, shards=shards)
+        except ShapeError as error:
+            self.in_agreement = True
+            needs, _, got = str(error).partition(" needs ")[2].rpartition(", got ")
+            raise ConfigError(key, needs, got) from None
 
     def group_by_stages(self, count: int, device: str) -> None:
         """Let groups of `count` consecutive ranks have the stages of a model, and share the data out among groups.
@@ -185,7 +193,7 @@ class Ranks:
 
     def deterministic(self, model: nn.Module, **options: Any) -> DeterministicDataParallel:
         """What computes the gradients of `model` on all ranks alike; options: of DeterministicDataParallel."""
-        return DeterministicDataParallel(model, process_group=self._group, **options)
+        return DeterministicDataParallel(model, process_group=self.data_group, **options)
 
     def no_sync(self) -> AbstractContextManager[Any]:
         """A context whose backward passes leave gradients on their rank; the next one averages their sums."""

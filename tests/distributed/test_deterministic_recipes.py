@@ -39,13 +39,13 @@ def recipe(kind, *words):
     return config.load(RECIPES / f"{name}.toml", [*COMMON, *own, *words])
 
 
-def trained(made, group=None, checkpoints=None, resume=False, until=None):
+def trained(made, group=None, checkpoints=None, resume=False, until=None, ranks=None):
     """The numbers of every row, and the bytes of the weights, their average and the moments.
 
     Of those that ranks share out rank 0 alone has the bytes.
     """
     with random.drawing_from(random.Stream()):
-        run = fit(made, checkpoints, resume, ALONE if group is None else Ranks(group))
+        run = fit(made, checkpoints, resume, ranks or (ALONE if group is None else Ranks(group)))
         rows = []
         for row in run:
             rows.append((row.step, row.loss, row.grad_norm, row.scale) if isinstance(row, StepRow) else row)

@@ -57,7 +57,9 @@ class DeterministicDataParallel:
     microbatches are computed side by side, each by one thread; by default `get_num_threads()`. bucket_cap_mb: MiB of
     gradients in a message. The parameters and buffers of rank 0 are copied to all ranks at first.
     A module whose parameters the ranks share out by `fully_shard` gives the same bits. Then microbatch i is computed by
-    rank i % ranks, one after the other, so that sums begin over the ranks and each keeps its rows of them.
+    rank i % ranks, one after the other, so that sums begin over the ranks and each keeps its rows of them. So does one
+    whose layers other ranks divide in shards, see `parallelize_module`; process_group is then the other dimension of
+    the mesh. Its bits are those of as many shards on any number of ranks.
     `clip_grad_norm_` sums the norm of the parameters by rows from now on, which gives the same bits too.
     Raises ArgumentError for numbers that do not fit, StateError for a module with SyncBatchNorm, whose statistics are
     not those of a microbatch, DistError where the ranks have other parameters.
@@ -91,16 +93,22 @@ class DeterministicDataParallel:
         self.module, self.microbatches = module, microbatches
         self._bucket_bytes = int(bucket_cap_mb * MEGABYTE)
         parameters, sharded = list(module.parameters()), None
-        if any(parameter._sharding is not None for parameter in parameters):
-            if not isinstance(module, FSDPModule) or group is None:
-                raise StateError(_WHERE, "a module that fully_shard has shared out, as a whole", "parts of one")
+        parts = [parameter for parameter in parameters if parameter._sharding is not None]
+        if isinstance(module, FSDPModule) and group is not None:
             parameters, sharded = [], ShardedGradients(module, group)
+        elif any(parameter._shards is None or parameter._sharding.of is not None for parameter in parts):
+            needs = "a module that fully_shard has shared out, as a whole, or parallelize_module with shards"
+            raise StateError(_WHERE, needs, "parts of one")
+        elif group is not None and any(len({*group.ranks} & {*p._sharding.group.ranks}) > 1 for p in parts):
+            got, cure = "one of ranks that divide layers", 'process_group=mesh.get_group("data")'
+            raise ArgumentError(_WHERE, "a process_group of ranks with the same parts", got, cure)
         elif group is not None:
             need_same_on_all_ranks(_WHERE, group, module)
         if group is not None:
             broadcast_tensors(group, [*parameters, *module.buffers()])
         self._is_sharded = sharded is not None
-        self._microbatches = Microbatches(module, get_num_threads() if threads is None else threads, sharded)
+        threads = 1 if parts else get_num_threads() if threads is None else threads
+        self._microbatches = Microbatches(module, threads, sharded)
         for parameter in module.parameters():
             parameter._norm_by_rows = True
 

@@ -93,7 +93,7 @@ class Microbatches:
     """Computes microbatches, `threads` at a time, each by a thread of its own whose products use no other.
 
     On a GPU, which is one place, and while ops are observed, they are computed one after the other; and where ranks
-    share the parameters out, which they gather in one order.
+    share the parameters out, which they gather in one order. So should be those of layers that ranks divide.
     """
 
     def __init__(self, module: Module, threads: int, sharded: ShardedGradients | None = None):

@@ -32,8 +32,8 @@ class ShardedGradients:
             shared = state.group
             if shared.replicate is not None or shared.shard.ranks != group.ranks:
                 got = f"some that ranks {shared.shard.ranks} share out"
-            elif any(member.sharding.of is not None for member in shared.members):
-                got = "rows of layers that ranks divide"
+            elif any(member.sharding.of is not None and member.sharded._shards is None for member in shared.members):
+                got = "rows of layers that ranks divide without shards"
             elif shared.policy.param_dtype is not None or shared.policy.reduce_dtype not in (None, float32):
                 got = "a MixedPrecisionPolicy with dtypes"
         if got is not None:

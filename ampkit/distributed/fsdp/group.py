@@ -44,7 +44,7 @@ class Member:
     def __init__(self, sharded: ShardedParameter, places: Sequence[tuple[Any, str]]):
         self.sharded, self.places = sharded, list(places)
         # Of a Tensor: casts of an array that others may write to would not be kept.
-        self.full = FullParameter(Tensor(_stand_in(sharded.array, self.sharding.shape, sharded.array.dtype)))
+        self.full = FullParameter(Tensor(stand_in(sharded.array, self.sharding.shape, sharded.array.dtype)))
         self.is_read = self.is_used = False
         self.full._dotted_name = sharded._dotted_name
         self.full._sharding = self.sharding.of  # layers that ranks divide read it
@@ -68,7 +68,7 @@ class Member:
         return Member(deepcopy(self.sharded, memo), [(deepcopy(module, memo), name) for module, name in self.places])
 
 
-def _stand_in(like: Array, shape: tuple[int, ...], dtype: DType) -> Array:
+def stand_in(like: Array, shape: tuple[int, ...], dtype: DType) -> Array:
     """An array of a shape and dtype on the device of `like` that takes no memory, and is NaN where it is read."""
     backend = backends.backend_of(like)
     with backends.device_guard(like):
@@ -177,7 +177,7 @@ class ShardedGroup:
                 member.full._cast_copies = None
                 member.full._hold(full)
             else:
-                like = _stand_in(member.sharded.array, full.shape, member.sharded.array.dtype)
+                like = stand_in(member.sharded.array, full.shape, member.sharded.array.dtype)
                 member.full.hold_copy(full, like, partial(self._bring, member))
 
     def _bring(self, member: Member) -> None:
@@ -199,7 +199,7 @@ class ShardedGroup:
             for member in self.members:
                 full = member.full
                 full._cast_copies = None
-                full._hold(_stand_in(member.sharded.array, member.sharding.shape, full._array.dtype))
+                full._hold(stand_in(member.sharded.array, member.sharding.shape, full._array.dtype))
             self.is_unsharded = False
 
     def show_full(self) -> None:

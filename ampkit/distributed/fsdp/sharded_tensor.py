@@ -30,15 +30,16 @@ class Sharding:
     mesh: the DeviceMesh that the group is along a dimension of, or None. rows: this rank's. dim: the axis of the rows.
     blocks: equal parts of that axis of each of which a rank has its rows, as of the weight of a layer that projects to
     queries, keys and values. of: how the tensor is a part of another, of which the ranks of another group have parts.
+    pieces: equal numbers of which each rank has, so that the bounds are those of as many ranks.
     """
 
     def __init__(
         self, group: ProcessGroup, shape: tuple[int, ...], mesh: Any = None, dim: int = 0, blocks: int = 1,
-        of: Sharding | None = None,
+        of: Sharding | None = None, pieces: int = 1,
     ):  # fmt: skip
         self.group, self.shape, self.mesh, self.dim, self.blocks, self.of = group, tuple(shape), mesh, dim, blocks, of
         length = self.shape[dim] // blocks
-        most = -(-length // group.size())
+        most = -(-length // (group.size() * pieces)) * pieces
         self.bounds = [min(length, most * rank) for rank in range(group.size() + 1)]
         self.rows = self.rows_of(group.rank())
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...base.errors import ArgumentError, DTypeError, ShapeError, StateError
 from ...nn.module import Module
@@ -26,9 +26,11 @@ from ..device_mesh import DeviceMesh, Placement, Replicate, Shard
 from ..fsdp.module import keep_parts_in_state
 from ..fsdp.sharded_tensor import ShardedParameter, Sharding, share_out
 from ..process_group import ProcessGroup
+from ..world import group as groups
 from ..world import group_or_world
-from . import layers
+from . import layers, sharded_layers
 from .layers import Layout
+from .shards import Cut, Division
 
 _NAME = "parallelize_module"
 
@@ -57,13 +59,24 @@ class ParallelStyle:
             cure = "activations between layers are this rank's local tensors"
             raise ArgumentError(type(self).__name__, "use_local_output=True", "False", cure)
 
-    def apply(self, module: Module, path: str, group: ProcessGroup, mesh: Any) -> None:
+    def apply(self, module: Module, path: str, among: Dividers) -> None:
         """Divide `module`, whose path in the model is `path`."""
         raise NotImplementedError
 
-    def _become(self, module: Module, kind: type, group: ProcessGroup) -> None:
-        module.__dict__["_layout"] = Layout(group, self.input_layouts, self.output_layouts)
+    def _become(self, module: Module, kind: type, among: Dividers) -> None:
+        if among.shards is None:
+            module.__dict__["_layout"] = Layout(among.group, self.input_layouts, self.output_layouts)
+        else:
+            kind = getattr(sharded_layers, kind.__name__)
+            module.__dict__["_division"], module.__dict__["_gathers"] = among.shards, self.output_layouts == Replicate()
         module.__class__ = kind
+
+    def _need_plain(self, among: Dividers, *outputs: Placement) -> None:
+        # Shards are of features: of no other axis, and they begin and end with these layers.
+        given = self.input_layouts, self.output_layouts
+        if among.shards is not None and given not in [(self.default_layouts[0], output) for output in outputs]:
+            needs = f"input_layouts={self.default_layouts[0]} and output_layouts={outputs[0]}, with shards"
+            raise ArgumentError(type(self).__name__, needs, f"{given[0]} and {given[1]}")
 
 
 class ColwiseParallel(ParallelStyle):
@@ -87,30 +100,31 @@ class ColwiseParallel(ParallelStyle):
         super().__init__(input_layouts, output_layouts, use_local_output)
         self.blocks = blocks
 
-    def apply(self, module: Module, path: str, group: ProcessGroup, mesh: Any) -> None:
+    def apply(self, module: Module, path: str, among: Dividers) -> None:
+        self._need_plain(among, Shard(-1), *[Replicate()] * (self.blocks == 1))
         if isinstance(module, Embedding):
             _need_rows_as_stored(module, path)
-            _divide(module, path, group, mesh, {"weight": 1})
-            self._become(module, layers.ColwiseEmbedding, group)
+            _divide(module, path, among, {"weight": 1})
+            self._become(module, layers.ColwiseEmbedding, among)
         elif isinstance(module, MultiheadAttention):
-            self._divide_heads(module, path, group, mesh)
+            self._divide_heads(module, path, among)
         elif isinstance(module, Linear):
             gathers = self.output_layouts == Replicate() and self.blocks == 1
-            _divide(module, path, group, mesh, {"weight": 0, "bias": 0}, self.blocks, may_differ=gathers)
-            self._become(module, layers.ColwiseLinear, group)
+            _divide(module, path, among, {"weight": 0, "bias": 0}, self.blocks, may_differ=gathers)
+            self._become(module, layers.ColwiseLinear, among)
         else:
             raise _of_another_class(self, "a Linear, Embedding or MultiheadAttention", module, path)
 
-    def _divide_heads(self, module: MultiheadAttention, path: str, group: ProcessGroup, mesh: Any) -> None:
+    def _divide_heads(self, module: MultiheadAttention, path: str, among: Dividers) -> None:
         if module.in_proj_weight is None or module.bias_k is not None or module.add_zero_attn:
             got = f"{path!r} with kdim, vdim, add_bias_kv or add_zero_attn"
             raise ArgumentError(_NAME, "a MultiheadAttention of one width without keys of its own", got)
-        if module.num_heads % group.size():
-            raise ShapeError(_NAME, f"heads that {group.size()} ranks divide", f"{module.num_heads} in {path!r}")
-        _divide(module, path, group, mesh, {"in_proj_weight": 0, "in_proj_bias": 0}, 3)
-        module.num_heads //= group.size()
-        RowwiseParallel(output_layouts=self._output_of_heads()).apply(module.out_proj, f"{path}.out_proj", group, mesh)
-        self._become(module, layers.ColwiseAttention, group)
+        if module.num_heads % among.parts:
+            raise ShapeError(_NAME, f"heads that {among.said} divide", f"{module.num_heads} in {path!r}")
+        _divide(module, path, among, {"in_proj_weight": 0, "in_proj_bias": 0}, 3)
+        module.num_heads //= among.parts
+        RowwiseParallel(output_layouts=self._output_of_heads()).apply(module.out_proj, f"{path}.out_proj", among)
+        self._become(module, layers.ColwiseAttention, among)
 
     def _output_of_heads(self) -> Placement:
         last = self.output_layouts == Shard(-1)  # the default, which of heads is no axis of the output
@@ -132,16 +146,17 @@ class RowwiseParallel(ParallelStyle):
     ):
         super().__init__(input_layouts, output_layouts, use_local_output)
 
-    def apply(self, module: Module, path: str, group: ProcessGroup, mesh: Any) -> None:
+    def apply(self, module: Module, path: str, among: Dividers) -> None:
+        self._need_plain(among, Replicate())
         if isinstance(module, Embedding):
             _need_rows_as_stored(module, path)
-            _divide(module, path, group, mesh, {"weight": 0}, may_differ=True)
-            self._become(module, layers.RowwiseEmbedding, group)
-            if self.input_layouts == Shard(-1):  # the default, of a Linear's features; indices are replicated
-                module.__dict__["_layout"] = Layout(group, Replicate(), self.output_layouts)
+            _divide(module, path, among, {"weight": 0}, may_differ=True)
+            self._become(module, layers.RowwiseEmbedding, among)
+            if self.input_layouts == Shard(-1) and among.shards is None:  # the default, of a Linear's features
+                module.__dict__["_layout"] = Layout(among.group, Replicate(), self.output_layouts)
         elif isinstance(module, Linear):
-            _divide(module, path, group, mesh, {"weight": 1})
-            self._become(module, layers.RowwiseLinear, group)
+            _divide(module, path, among, {"weight": 1})
+            self._become(module, layers.RowwiseLinear, among)
         else:
             raise _of_another_class(self, "a Linear or Embedding", module, path)
 
@@ -156,13 +171,15 @@ class SequenceParallel(ParallelStyle):
     def __init__(self, *, sequence_dim: int = 1, use_local_output: bool = True):
         super().__init__(Shard(sequence_dim), Shard(sequence_dim), use_local_output)
 
-    def apply(self, module: Module, path: str, group: ProcessGroup, mesh: Any) -> None:
+    def apply(self, module: Module, path: str, among: Dividers) -> None:
+        if among.shards is not None:
+            raise ArgumentError(_NAME, "column-wise and row-wise layers, with shards", "a SequenceParallel")
         kinds = {
             LayerNorm: layers.SequenceLayerNorm, RMSNorm: layers.SequenceRMSNorm, Dropout: layers.SequenceDropout,
         }  # fmt: skip
         if type(module) not in kinds:
             raise _of_another_class(self, "a LayerNorm, RMSNorm or Dropout", module, path)
-        self._become(module, kinds[type(module)], group)
+        self._become(module, kinds[type(module)], among)
 
 
 def parallelize_module(
@@ -171,6 +188,7 @@ def parallelize_module(
     parallelize_plan: ParallelStyle | Mapping[str, ParallelStyle] | None = None,
     *,
     src_data_rank: int | None = 0,
+    shards: int | None = None,
 ) -> Module:
     """Divide layers of `module` over ranks: each keeps its part of the weights, and computes its part. -> `module`.
 
@@ -179,25 +197,73 @@ def parallelize_module(
     own `tensor_parallel_plan`, which gpt, bert and vit have. src_data_rank: the rank of the group whose parameters and
     buffers all get first; None leaves each rank its own. Make the optimizer afterwards, and wrap the model in
     DistributedDataParallel over the other dimension of the mesh.
+    shards: the parts that each layer is computed in, a power of 2 that the ranks divide, whatever their number; so with
+    DeterministicDataParallel it has the bits of any other number of ranks with as many shards. On one process, which
+    needs no init_process_group, parameters stay whole. By default each rank computes its part at once.
     Raises ArgumentError for a path that names no module or a layer that the style does not divide, ShapeError for
-    features or heads that the ranks do not divide, StateError for parameters that are divided already.
+    features or heads that the ranks or shards do not divide, StateError for parameters that are divided already.
     """
     if not isinstance(module, Module):
         raise DTypeError(_NAME, "a Module", f"a {type(module).__name__}")
-    group, mesh = _group(device_mesh)
+    alone = shards is not None and device_mesh is None and groups.WORLD is None
+    group, mesh = (None, None) if alone else _group(device_mesh)
+    return divide(module, group, mesh, parallelize_plan, src_data_rank, shards)
+
+
+def divide(
+    module: Module, group: ProcessGroup | None, mesh: DeviceMesh | None, parallelize_plan: Any = None,
+    src_data_rank: int | None = 0, shards: int | None = None,
+) -> Module:  # fmt: skip
+    """`parallelize_module` over a group, or on this process alone for None, in shards."""
+    among = Dividers(group, mesh, _division(group, shards))
     plan = module_plan(module) if parallelize_plan is None else parallelize_plan
+    heads: int = getattr(module, "tensor_parallel_heads", 0) if parallelize_plan is None else 0
+    if heads % among.parts:
+        raise ShapeError(_NAME, f"heads that {among.said} divide", str(heads))
     if isinstance(plan, ParallelStyle):
         plan = {"": plan}
     if not isinstance(plan, Mapping) or not all(isinstance(style, ParallelStyle) for style in plan.values()):
         raise DTypeError(_NAME, "a plan: a ParallelStyle, or a dict of them by path", f"a {type(plan).__name__}")
     found = {pattern: _matching(module, pattern) for pattern in plan}
-    if src_data_rank is not None:
+    if src_data_rank is not None and group is not None:
         tensors = [*module.parameters(), *module.buffers()]
         broadcast_tensors(group, [t for t in tensors if not isinstance(t, ShardedParameter)], src_data_rank)
     for pattern, style in plan.items():
         for path, part in found[pattern]:
-            style.apply(part, path, group, mesh)
+            style.apply(part, path, among)
     return module
+
+
+class Dividers(NamedTuple):
+    """Who divides layers: the ranks of a group along a dimension of `mesh`, in shards or each its part at once."""
+
+    group: Any  # a ProcessGroup, or None with shards
+    mesh: DeviceMesh | None
+    shards: Division | None
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return 1 if self.group is None else int(self.group.size())
+
+    @property
+    def parts(self) -> int:
+        """In how many parts a layer is computed."""
+        return self.size if self.shards is None else self.shards.shards
+
+    @property
+    def said(self) -> str:
+        """The parts, for messages."""
+        return f"{self.parts} {'ranks' if self.shards is None else 'shards'}"
+
+
+def _division(group: ProcessGroup | None, shards: Any) -> Division | None:
+    if shards is None:
+        return None
+    size = 1 if group is None else group.size()
+    if type(shards) is not int or shards < 1 or shards & (shards - 1) or shards % size:
+        raise ArgumentError(_NAME, f"shards as a power of 2 that the number of ranks, {size}, divides", repr(shards))
+    return Division(group, shards)
 
 
 def module_plan(module: Module) -> Mapping[str, ParallelStyle]:
@@ -239,30 +305,55 @@ def _matching(module: Module, pattern: str) -> list[tuple[str, Module]]:
 
 
 def _divide(
-    module: Module, path: str, group: ProcessGroup, mesh: Any, dims: Mapping[str, int], blocks: int = 1,
-    may_differ: bool = False,
-) -> None:  # fmt: skip
+    module: Module, path: str, among: Dividers, dims: Mapping[str, int], blocks: int = 1, may_differ: bool = False
+) -> None:
     # Keep this rank's part of the parameters along the axes `dims`; may_differ: in size.
+    if "_division" in module.__dict__:
+        raise StateError(_NAME, "layers that are not divided", f"{path!r}, which is divided already")
+    cuts = module.__dict__["_cuts"] = {} if among.shards is not None else None
     for name, dim in dims.items():
         parameter = getattr(module, name)
         if parameter is None:
             continue
         title = f"{path}.{name}" if path else name
+        length = parameter.full_shape[dim] if isinstance(parameter, ShardedParameter) else parameter.shape[dim]
+        if cuts is not None:
+            cuts[name] = _cut_of(parameter, dim, blocks, among, length, title)
         if isinstance(parameter, ShardedParameter):
-            if _is_alike(parameter._sharding, group, dim, blocks):  # tied to one that was divided so
+            if _is_alike(parameter._sharding, among.group, dim, blocks):  # tied to one that was divided so
                 continue
-            got = f"{title!r}, which is divided already"
-            raise StateError(_NAME, "parameters that no rank has parts of", got, "divide a tied weight by one axis")
-        length = parameter.shape[dim]
-        if length % (blocks * group.size()) and not may_differ:
-            needs = f"an axis that {group.size()} ranks divide" + (f", in {blocks} blocks" if blocks > 1 else "")
+            raise _divided_already(title)
+        if length % (blocks * among.parts) and not may_differ:
+            needs = f"an axis that {among.said} divide" + (f", in {blocks} blocks" if blocks > 1 else "")
             raise ShapeError(_NAME, needs, f"{length} in {title!r}")
         parameter._dotted_name = parameter._dotted_name or title
-        share_out(parameter, Sharding(group, parameter.array.shape, mesh, dim, blocks))
-    keep_parts_in_state(module)
+        if cuts is None or among.size > 1:
+            pieces = among.parts // among.size
+            share_out(parameter, Sharding(among.group, parameter.array.shape, among.mesh, dim, blocks, pieces=pieces))
+    if among.shards is None or among.size > 1:
+        keep_parts_in_state(module)
 
 
-def _is_alike(sharding: Any, group: ProcessGroup, dim: int, blocks: int) -> bool:
+def _cut_of(parameter: Any, dim: int, blocks: int, among: Dividers, length: int, title: str) -> Cut:
+    # How this rank's part is cut into shards; the parameter notes how it is as a whole.
+    assert among.shards is not None
+    how, mine = (dim, blocks, among.parts), among.shards.mine
+    if parameter._shards not in (None, how):
+        raise _divided_already(title)
+    bounds = among.shards.bounds(length // blocks)
+    if bounds[-2] == bounds[-1]:
+        raise ShapeError(_NAME, f"an axis of which each of {among.said} has some", f"{length} in {title!r}")
+    parameter._shards = how
+    local = [bound - bounds[mine.start] for bound in bounds[mine.start : mine.stop + 1]]
+    return Cut(dim, blocks, tuple(local), mine.start)
+
+
+def _divided_already(title: str) -> StateError:
+    got = f"{title!r}, which is divided already"
+    return StateError(_NAME, "parameters that no rank has parts of", got, "divide a tied weight by one axis")
+
+
+def _is_alike(sharding: Any, group: Any, dim: int, blocks: int) -> bool:
     return sharding.group is group and (sharding.dim, sharding.blocks) == (dim, blocks)
 
 

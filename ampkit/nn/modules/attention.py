@@ -123,7 +123,7 @@ class MultiheadAttention(Module):
             joined, weights = self_attention(packed, self.num_heads, self._dropout_p(), is_causal), None
         else:
             heads, weights = self._attend(query, key, value, key_padding_mask, attn_mask, is_causal, need_weights)
-            joined = ops.reshape(_swap(heads, 1, 2), (*query.shape[:2], self.embed_dim))
+            joined = ops.reshape(_swap(heads, 1, 2), (*query.shape[:2], self.num_heads * self.head_dim))
         out = self.out_proj(joined)
         if weights is not None and average_attn_weights:
             weights = ops.mean(weights, 1)

@@ -2,6 +2,7 @@
 
 The powers of each row are added in halves, then those of all rows in the order of the parameters. Each addition is one
 of two arrays, element by element, so that it has the same bits for few rows as for many, on any number of threads.
+Where a layer is computed in shards that have columns, the columns of each shard are a row of their own.
 """
 
 from __future__ import annotations
@@ -40,16 +41,27 @@ def power_sum_by_rows(owners: Sequence[Tensor], order: float) -> Array:
 
 
 def _of_whole(owner: Tensor, order: float) -> Array:
-    """What each row of the whole gradient gives [rows]: 0 for those that this rank has not."""
+    """What each row of the whole gradient gives [rows * columns' shards]: 0 for those that this rank has not."""
     assert owner._grad is not None
     gradient, sharding = owner._grad.array, owner._sharding
+    shards = owner._shards[2] if owner._shards is not None and owner._shards[0] else 1
     with backends.device_guard(gradient):
-        made = _of_rows(gradient.reshape(*(gradient.shape[:1] or (1,)), math.prod(gradient.shape[1:])), order)
-        if sharding is None:
-            return made
-        whole = backends.backend_of(gradient).zeros((sharding.shape[0],), dtypes.float64)
-        whole[sharding.rows] = made
-        return whole
+        if sharding is None and shards == 1:
+            return _of_rows(gradient.reshape(*(gradient.shape[:1] or (1,)), math.prod(gradient.shape[1:])), order)
+        shape = gradient.shape if sharding is None else sharding.full_shape
+        box = tuple([slice(0, length) for length in shape])
+        whole = backends.backend_of(gradient).zeros((shape[0], shards), dtypes.float64)
+        for here, there in [(box, box)] if sharding is None else sharding.boxes():
+            _add_box(whole, gradient[here], there, shape[1] // shards if shards > 1 else 0, order)
+        return whole.reshape(-1)
+
+
+def _add_box(whole: Array, gradient: Array, there: Any, columns: int, order: float) -> None:
+    # Of a box of the whole gradient. columns: of a shard, 0 where no columns are cut.
+    first = there[1].start // columns if columns else 0
+    for place in range((there[1].stop - there[1].start) // columns if columns else 1):
+        part = gradient[:, place * columns : (place + 1) * columns] if columns else gradient
+        whole[there[0], first + place] = _of_rows(part.reshape(len(part), math.prod(part.shape[1:])), order)
 
 
 def _of_rows(rows: Array, order: float) -> Array:
