@@ -1,17 +1,19 @@
 """The price of DeterministicDataParallel: its steps beside those of the whole batch at once, in one process.
 
-    python tests/bench/deterministic.py [--work gpt resnet18] [--dtype float32] [--rounds 7] [--cpu-time]
+    python tests/bench/deterministic.py [--work gpt resnet18] [--dtype float32] [--rounds 7] [--cpu-time] [--shards 2 4]
 
 Both have the same model, batches and number of threads, and take turns step by step. Figures are medians, and the
-median ratio of two neighbouring steps.
+median ratio of two neighbouring steps. With --shards deterministic steps of layers in so many shards stand beside those
+of whole layers.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -20,11 +22,14 @@ import peers
 import ampkit
 from ampkit import ops, optim
 from ampkit.distributed import DeterministicDataParallel
+from ampkit.distributed.tensor import parallelize_module
 
 
-def steps(work: peers.Work, dtype: str, microbatches: int | None) -> Callable[[int], None]:
+def steps(work: peers.Work, dtype: str, microbatches: int | None, shards: int = 1) -> Callable[[int], None]:
     """What takes a step: of the whole batch at once for None."""
     model = peers.build(work)
+    if shards > 1:
+        parallelize_module(model, shards=shards)
     optimizer, scaler = optim.AdamW(model.parameters(), lr=3e-4), ampkit.GradScaler(enabled=dtype == "float16")
     data = [(ampkit.tensor(x), ampkit.tensor(y)) for x, y in peers.batches(work)]
     parallel = None if microbatches is None else DeterministicDataParallel(model, microbatches)
@@ -50,9 +55,8 @@ def steps(work: peers.Work, dtype: str, microbatches: int | None) -> Callable[[i
     return step
 
 
-def measured(name: str, dtype: str, microbatches: int, rounds: int, clock: Callable[[], float]) -> tuple[float, ...]:
+def measured(both: Sequence[Callable[[int], None]], rounds: int, clock: Callable[[], float]) -> tuple[float, ...]:
     """Median seconds of a step of either, and the median ratio."""
-    both = [steps(peers.WORK[name], dtype, each) for each in (None, microbatches)]
     times: list[list[float]] = []
     for number in range(rounds + 2):
         row = []
@@ -73,16 +77,23 @@ def main() -> None:
     parser.add_argument("--microbatches", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--shards", type=int, nargs="+", help="beside whole layers")
     parser.add_argument("--cpu-time", action="store_true", help="seconds of all threads, for busy machines")
     args = parser.parse_args()
     ampkit.set_num_threads(args.threads)
-    print("| | whole batch, ms | deterministic, ms | ratio |", "|---|---|---|---|", sep="\n")
+    columns = "whole layers, ms | in shards, ms" if args.shards else "whole batch, ms | deterministic, ms"
+    print(f"| | {columns} | ratio |", "|---|---|---|---|", sep="\n")
     clock = time.process_time if args.cpu_time else time.perf_counter
-    for name in args.work:
-        for dtype in args.dtype:
-            *seconds, ratio = measured(name, dtype, args.microbatches, args.rounds, clock)
-            figures = " | ".join(f"{each * 1e3:.0f}" for each in seconds)
-            print(f"| {name}, {dtype} | {figures} | {ratio:.2f} |", flush=True)
+    for name, dtype, shards in itertools.product(args.work, args.dtype, args.shards or [1]):
+        work = peers.WORK[name]
+        if args.shards and name == "gpt":
+            work = work._replace(options={**work.options, "n_head": 8})  # 6 heads are not divided by 4
+        first = steps(work, dtype, args.microbatches if args.shards else None)
+        second = steps(work, dtype, args.microbatches, shards)
+        *seconds, ratio = measured([first, second], args.rounds, clock)
+        figures = " | ".join(f"{each * 1e3:.0f}" for each in seconds)
+        title = f"{name}, {dtype}" + (f", {shards} shards" if args.shards else "")
+        print(f"| {title} | {figures} | {ratio:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,17 @@
 """Train recipes with parallel.deterministic in many ways, and compare all that they leave: rows, weights, moments.
 
-    python tests/distributed/same_bits.py [--steps 50] [--only gpt] [--ranks 1 2 4 8]
+    python tests/distributed/same_bits.py [--steps 50] [--only gpt] [--ranks 1 2 4 8] [--shards 1 2 4]
 
 Ranks are processes that `ampkit launch --sockets` connects; more than there are cores take turns. Accumulation,
-threads, what ranks share out and a resume with another number of ranks, which share nothing out, go round with them.
+threads, stages, ranks that divide layers and a resume with another layout go round with them. Each number of shards, in
+which layers are computed, has bits of its own; --quick takes one way for each layout.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import json
 import subprocess
 import sys
@@ -17,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ampkit.run.checkpoint import Checkpoints
 
@@ -36,19 +38,37 @@ SIZES = {
         "model.dropout=0.2",
     ],
 }
-Way = tuple[int, int, bool, str]  # batches, threads, whether it resumes halfway, what ranks share out
 DTYPES = ["float32", "bfloat16", "float16"]
 
 
-def ways(ranks: int) -> Iterator[Way]:
-    """Those of a number of ranks."""
-    yield 1, 1, False, ""
-    yield 2, 2 if ranks < 4 else 1, False, ""
-    yield 8 // ranks, 1, True, ""
-    if ranks > 1:
-        yield 1, 1, False, "parallel.stage=1"
-        yield 2, 1, False, "parallel.stage=2"
-        yield 8 // ranks, 1, True, "parallel.stage=3"
+DIVIDED = {"text_gpt"}  # recipes whose layers ranks can divide
+
+
+class Way(NamedTuple):
+    """Accumulated batches, threads, ranks that divide layers, the stage, and whether to stop halfway and resume."""
+
+    accumulate: int = 1
+    threads: int = 1
+    tensor: int = 1
+    stage: int = 0
+    resumes: bool = False
+
+    def __str__(self) -> str:
+        layout = f"tensor={self.tensor}, stage={self.stage}"
+        return f"{layout}, {self.accumulate} batches, {self.threads} threads" + (", resumed" if self.resumes else "")
+
+
+def ways(ranks: int, shards: int, quick: bool) -> Iterator[Way]:
+    for tensor in [each for each in (1, 2, 4, 8) if each <= min(ranks, shards)]:
+        most = 8 * tensor // ranks  # microbatches of a rank
+        yield Way(tensor=tensor)
+        if ranks > tensor:
+            yield Way(min(2, most), tensor=tensor, stage=3)
+        if not quick:
+            yield Way(min(2, most), 2 if ranks < 4 else 1, tensor)
+            if ranks > tensor:
+                yield Way(tensor=tensor, stage=1)
+            yield Way(most, 1, tensor, 2 if ranks > tensor else 0, True)
 
 
 def digest(folder: Path) -> str:
@@ -83,22 +103,25 @@ def train(ranks: int, recipe: str, folder: Path, words: list[str]) -> None:
         sys.exit(f"{' '.join(command)}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
 
 
-def run(recipe: str, dtype: str, steps: int, ranks: int, way: Way, folder: Path) -> str:
-    accumulate, threads, resumes, layout = way
+def run(recipe: str, dtype: str, steps: int, ranks: int, shards: int, way: Way, folder: Path) -> str:
     words = [
         *COMMON,
         *SIZES[recipe],
         f"amp.dtype={dtype}",
-        f"train.threads={threads}",
+        f"train.threads={way.threads}",
         f"train.eval_every={steps // 2}",
+        f"parallel.tensor_shards={shards}",
     ]
     size = int(next(word for word in words if word.startswith("data.batch_size=")).partition("=")[2])
     batches = int(next(word for word in words if word.startswith("train.eval_batches=")).partition("=")[2])
-    words += [f"train.accumulate={accumulate}", f"data.batch_size={size // accumulate}"]
-    words += [f"train.eval_batches={batches * accumulate}"]
-    if resumes:
-        train(8 // ranks, recipe, folder, [*words, f"train.steps={steps // 2}"])
-    train(ranks, recipe, folder, [*words, *layout.split(), f"train.steps={steps}", *["--resume"] * resumes])
+    words += [f"train.accumulate={way.accumulate}", f"data.batch_size={size // way.accumulate}"]
+    words += [f"train.eval_batches={batches * way.accumulate}"]
+    layout = [f"parallel.tensor={way.tensor}", f"parallel.stage={way.stage}", f"train.steps={steps}"]
+    if way.resumes:
+        before = [f"parallel.tensor={min(8 // ranks, shards)}", f"train.steps={steps // 2}"]
+        train(8 // ranks, recipe, folder, [*words, *before])
+        layout.append("--resume")
+    train(ranks, recipe, folder, [*words, *layout])
     return digest(folder)
 
 
@@ -108,24 +131,26 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[""], help="recipes whose names contain one of these")
     parser.add_argument("--dtype", nargs="+", default=DTYPES)
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2, 4, 8])
+    parser.add_argument("--shards", nargs="+", type=int, default=[1, 2, 4], help="of recipes whose layers ranks divide")
+    parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
     failed = False
-    for recipe in [name for name in SIZES if any(part in name for part in args.only)]:
-        for dtype in args.dtype:
-            found: dict[str, list[str]] = {}
-            for ranks in args.ranks:
-                for way in ways(ranks):
-                    start = time.perf_counter()
-                    with tempfile.TemporaryDirectory() as folder:
-                        name = "{} batches, {} threads".format(*way[:2]) + (", resumed" if way[2] else "")
-                        name += f", {way[3]}" if way[3] else ""
-                        bits = run(recipe, dtype, args.steps, ranks, way, Path(folder) / "run")
-                    found.setdefault(bits, []).append(f"{ranks} ranks, {name}")
-                    seconds = time.perf_counter() - start
-                    print(f"{recipe}, {dtype}: {ranks} ranks, {name}: {bits} ({seconds:.0f} s)", flush=True)
-            failed |= len(found) > 1
-            said = "equal bits" if len(found) == 1 else f"DIFFERENT: {found}"
-            print(f"{recipe}, {dtype}, {args.steps} steps: {said}", flush=True)
+    names = [name for name in SIZES if any(part in name for part in args.only)]
+    for recipe, dtype, shards in itertools.product(names, args.dtype, args.shards):
+        if shards > 1 and recipe not in DIVIDED:
+            continue
+        found: dict[str, list[str]] = {}
+        of = f"{recipe}, {dtype}, {shards} shard{'s' if shards > 1 else ''}"
+        for ranks in args.ranks:
+            for way in ways(ranks, shards, args.quick):
+                start = time.perf_counter()
+                with tempfile.TemporaryDirectory() as folder:
+                    bits = run(recipe, dtype, args.steps, ranks, shards, way, Path(folder) / "run")
+                found.setdefault(bits, []).append(f"{ranks} ranks, {way}")
+                print(f"{of}: {ranks} ranks, {way}: {bits} ({time.perf_counter() - start:.0f} s)", flush=True)
+        failed |= len(found) > 1
+        said = "equal bits" if len(found) == 1 else f"DIFFERENT: {found}"
+        print(f"{of}, {args.steps} steps: {said}", flush=True)
     sys.exit(failed)
 
 
