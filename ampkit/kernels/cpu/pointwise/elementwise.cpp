@@ -109,8 +109,8 @@ void plain_loop(const float* const* operands, float* result, int64 n) {
 // sign, or also halves of them, or gradients that are dy or 0. Numbers are rounded to the stored dtype, except COMPUTED, and
 // those of a threshold that elements are compared with.
 enum Results { COMPUTED, MOVED, HALVED, GATED, MOVED_ABOVE, GATED_ABOVE };
-constexpr bool is_gated(Results results) { return results == GATED || results == GATED_ABOVE; }
-constexpr bool rounds_number(Results results, int operand) {
+[[maybe_unused]] constexpr bool is_gated(Results results) { return results == GATED || results == GATED_ABOVE; }
+[[maybe_unused]] constexpr bool rounds_number(Results results, int operand) {
     return results == MOVED_ABOVE ? operand != 1 : results == GATED_ABOVE ? operand == 0 : results != COMPUTED;
 }
 
