@@ -140,9 +140,11 @@ def _pipeline_misfits(sections: Mapping[str, Any]) -> Iterator[Fault]:
     if parallel is None or parallel.pipeline == 1:
         return
     why = "with parallel.pipeline"
-    for key, value in (("tensor", 1), ("stage", 0), ("deterministic", False), ("sync_batchnorm", False)):
+    for key, value in (("tensor", 1), ("stage", 0), ("sync_batchnorm", False)):
         if (got := getattr(parallel, key)) != value:
             yield Fault(f"parallel.{key}", f"{str(value).lower()} {why}", str(got).lower())
+    if parallel.tensor == 1 and parallel.tensor_shards not in (None, 1):
+        yield Fault("parallel.tensor_shards", f"1 {why}", str(parallel.tensor_shards))
     if parallel.wire_dtype != "float32":
         yield Fault("parallel.wire_dtype", f"float32 {why}", parallel.wire_dtype)
     if train is not None and train.compile:
@@ -177,7 +179,8 @@ def _deterministic_misfits(sections: Mapping[str, Any]) -> Iterator[Fault]:
         key = "tensor" if parallel.tensor == shards else "tensor_shards"
         of = f" that parallel.tensor={parallel.tensor} divides" if key == "tensor_shards" else ""
         yield Fault(f"parallel.{key}", f"a power of 2{of} {why}", str(shards))
-    parts = f"parallel.stage={parallel.stage}" if parallel.stage > 1 else "parallel.tensor_shards" if shards > 1 else None
+    names = {"pipeline": parallel.pipeline, f"stage={parallel.stage}": parallel.stage, "tensor_shards": shards}
+    parts = next((f"parallel.{name}" for name, count in names.items() if count > 1), None)
     if parts and (rounded := getattr(optimizer, "state_dtype", "float32")) != "float32":
         yield Fault("optimizer.state_dtype", f"float32 {why} and {parts}", rounded)
     if parts and getattr(optimizer, "stochastic_rounding", False):

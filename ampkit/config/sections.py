@@ -209,9 +209,9 @@ class Parallel(Section):
     ranks divide the layers of the model; the groups of so many share the data out. tensor_shards: with deterministic,
     the parts that these layers are computed in on any number of ranks, a power of 2; unset, as many as ranks divide
     them. pipeline: how many ranks have consecutive layers of the model, its stages; the groups of so many share the
-    data out. deterministic: give the same bits on any number of ranks and threads, with any stage, accumulated or not.
-    microbatches: with deterministic, the parts of an update's samples whose gradients are computed one by one, a power
-    of 2; with pipeline, the parts of a batch that go from stage to stage.
+    data out. deterministic: give the same bits on any number of ranks and threads, with any stage or pipeline,
+    accumulated or not. microbatches: with deterministic, the parts of an update's samples whose gradients are computed
+    one by one, a power of 2; with pipeline, the parts of a batch that go from stage to stage.
     """
 
     wire_dtype: Literal["float32", "bfloat16", "float16"] = "float32"

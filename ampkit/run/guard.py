@@ -151,7 +151,8 @@ class Replay:
         model.eval()
         try:
             found = (self._explain(model, random.get_rng_state(), partial(forward, batch)) for batch in batches)
-            return self._in_words(lambda: next((finding for finding in found if finding is not None), None))
+            with whole_model(model):  # ranks may have other numbers of batches
+                return self._in_words(lambda: next((finding for finding in found if finding is not None), None))
         finally:
             model.train(training)
 

@@ -268,7 +268,8 @@ class Updates(NamedTuple):
             return None
         if count % ranks.data_size:
             ranks.in_agreement = True
-            needs = f"a number of ranks that divides parallel.microbatches={count}, a power of 2"
+            parts = "ranks" if ranks.data_size == ranks.size else "groups of ranks"
+            needs = f"a number of {parts} that divides parallel.microbatches={count}, a power of 2"
             raise ConfigError("parallel.deterministic", needs, str(ranks.data_size))
         is_sharded = recipe.parallel.stage > 1
         return cls(recipe.data.batch_size * accumulate, count, accumulate, ranks, is_sharded)

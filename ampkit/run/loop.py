@@ -65,7 +65,8 @@ class Run(TrainingLoop):
         self.pretrained: LoadedWeights | None = getattr(model, "pretrained", None)
         region, self.wire_dtype = build.region(recipe, model), recipe.parallel.wire_dtype
         ranks.divide_layers(model, recipe.parallel.tensor_shards)
-        stage = ranks.stage_of(model, recipe.parallel.bucket_mb)
+        tree_of = recipe.parallel.microbatches if recipe.parallel.deterministic else None
+        stage = ranks.stage_of(model, recipe.parallel.bucket_mb, tree_of)
         build.shard(recipe, model, ranks)
         self.ranges = build.ranges(recipe, model)
         optimizer = build.optimizer(recipe, model, ranks)
@@ -137,7 +138,7 @@ class Run(TrainingLoop):
     def stage_gradients(self, stage: ModelStage, batches: Sequence[Batch]) -> Tensor:
         """Write the gradients of this rank's stage of the model. -> the mean loss [] of the batches."""
         weights = None
-        if self.ranks.data_size > 1:  # see `loss_of`
+        if self.ranks.data_size > 1 and stage.tree_of is None:  # see `loss_of`
             weights, batches = [batch[-1] for batch in batches], [batch[:-1] for batch in batches]
         how = self.recipe.parallel.microbatches, self.scaler, weights
         with self.region:
@@ -150,7 +151,7 @@ class Run(TrainingLoop):
             same = {"steps done": str(self.done), "code": code_checksum(), "data": data, **_values(self.recipe)}
             self.ranks.need_same(same)
         parallel = self.recipe.parallel
-        if parallel.deterministic:
+        if parallel.deterministic and self._stage is None:
             options = {"microbatches": parallel.microbatches, "bucket_cap_mb": parallel.bucket_mb}
             self._deterministic = self.ranks.deterministic(self.model, threads=self.recipe.train.threads, **options)
         elif self._stage is None:

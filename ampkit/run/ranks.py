@@ -102,8 +102,13 @@ class Ranks:
         return *part, Tensor(np.asarray((mine.stop - mine.start) * self.data_size / rows, np.float32))
 
     def share(self, items: Any) -> Any:
-        """This rank's share of an array [n, ...]: consecutive ones, none twice."""
-        return items[self._bounds(len(items))]
+        """This rank's share of an array [n, ...] to evaluate on: consecutive ones, none twice.
+
+        Ranks that divide layers evaluate together, those that have stages each the whole model.
+        """
+        if self._stages is None:
+            return items[self._bounds(len(items))]
+        return items[len(items) * self.rank // self.size : len(items) * (self.rank + 1) // self.size]
 
     def _bounds(self, count: int) -> slice:
         return slice(count * self.data_rank // self.data_size, count * (self.data_rank + 1) // self.data_size)
@@ -180,12 +185,15 @@ class Ranks:
         if (mesh := self._mesh_of_groups("pipeline", count, device)) is not None:
             self._stages = mesh.get_group("pipeline")
 
-    def stage_of(self, model: nn.Module, bucket_mb: float) -> ModelStage | None:
-        """This rank's stage of `model`, which keeps the stage's parameters alone, after `group_by_stages`."""
+    def stage_of(self, model: nn.Module, bucket_mb: float, tree_of: int | None = None) -> ModelStage | None:
+        """This rank's stage of `model`, which keeps the stage's parameters alone, after `group_by_stages`.
+
+        tree_of: see ModelStage.
+        """
         if self._stages is None:
             return None
         try:
-            return ModelStage(model, self._stages, self.data_group, int(bucket_mb * MEGABYTE))
+            return ModelStage(model, self._stages, self.data_group, int(bucket_mb * MEGABYTE), tree_of)
         except ArgumentError as error:
             self.in_agreement = True
             needs = f"1, or a model of {self._stages.size()} layers or more that names them, as gpt, bert, vit"

@@ -41,24 +41,25 @@ SIZES = {
 DTYPES = ["float32", "bfloat16", "float16"]
 
 
-DIVIDED = {"text_gpt"}  # recipes whose layers ranks can divide
+DIVIDED = {"text_gpt"}  # recipes whose layers ranks can divide, or have in stages
 
 
 class Way(NamedTuple):
-    """Accumulated batches, threads, ranks that divide layers, the stage, and whether to stop halfway and resume."""
+    """Accumulated batches, threads, ranks that divide layers, stage, whether to resume halfway, and ranks in a pipeline."""
 
     accumulate: int = 1
     threads: int = 1
     tensor: int = 1
     stage: int = 0
     resumes: bool = False
+    pipeline: int = 1
 
     def __str__(self) -> str:
-        layout = f"tensor={self.tensor}, stage={self.stage}"
+        layout = f"tensor={self.tensor}, stage={self.stage}, pipeline={self.pipeline}"
         return f"{layout}, {self.accumulate} batches, {self.threads} threads" + (", resumed" if self.resumes else "")
 
 
-def ways(ranks: int, shards: int, quick: bool) -> Iterator[Way]:
+def ways(ranks: int, shards: int, pipelines: bool, quick: bool) -> Iterator[Way]:
     for tensor in [each for each in (1, 2, 4, 8) if each <= min(ranks, shards)]:
         most = 8 * tensor // ranks  # microbatches of a rank
         yield Way(tensor=tensor)
@@ -69,6 +70,8 @@ def ways(ranks: int, shards: int, quick: bool) -> Iterator[Way]:
             if ranks > tensor:
                 yield Way(tensor=tensor, stage=1)
             yield Way(most, 1, tensor, 2 if ranks > tensor else 0, True)
+    if ranks > 1 and pipelines and shards == 1:
+        yield Way(2, resumes=True, pipeline=2)
 
 
 def digest(folder: Path) -> str:
@@ -117,6 +120,7 @@ def run(recipe: str, dtype: str, steps: int, ranks: int, shards: int, way: Way, 
     words += [f"train.accumulate={way.accumulate}", f"data.batch_size={size // way.accumulate}"]
     words += [f"train.eval_batches={batches * way.accumulate}"]
     layout = [f"parallel.tensor={way.tensor}", f"parallel.stage={way.stage}", f"train.steps={steps}"]
+    layout.append(f"parallel.pipeline={way.pipeline}")
     if way.resumes:
         before = [f"parallel.tensor={min(8 // ranks, shards)}", f"train.steps={steps // 2}"]
         train(8 // ranks, recipe, folder, [*words, *before])
@@ -142,7 +146,7 @@ def main() -> None:
         found: dict[str, list[str]] = {}
         of = f"{recipe}, {dtype}, {shards} shard{'s' if shards > 1 else ''}"
         for ranks in args.ranks:
-            for way in ways(ranks, shards, args.quick):
+            for way in ways(ranks, shards, recipe in DIVIDED, args.quick):
                 start = time.perf_counter()
                 with tempfile.TemporaryDirectory() as folder:
                     bits = run(recipe, dtype, args.steps, ranks, shards, way, Path(folder) / "run")

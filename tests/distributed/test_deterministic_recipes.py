@@ -24,7 +24,9 @@ CNN = ["train.epochs=", "model.width=4", "data.batch_size=64", "train.eval_batch
 MLP = ["train.epochs=", "model.hidden=[16]", "model.dropout=0.3", "data.batch_size=64", "train.eval_batches=3"]
 GPT = ["model.n_layer=1", "model.n_embd=16", "model.n_head=2", "model.block_size=8", "model.dropout=0.2"]
 GPT += ["data.batch_size=16", "train.eval_batches=3", f"data.path={RECIPES}"]
-KINDS = {"cnn": ("digits_cnn", CNN), "mlp": ("digits_mlp", MLP), "gpt": ("text_gpt", GPT)}
+VIT = ["train.epochs=", "model.name=vit", "model.patch_size=4", "model.num_layers=2", "model.num_heads=2"]
+VIT += ["model.hidden_dim=16", "model.mlp_dim=32", "model.dropout=0.2", "data.batch_size=16", "train.eval_batches=3"]
+KINDS = {"cnn": ("digits_cnn", CNN), "mlp": ("digits_mlp", MLP), "gpt": ("text_gpt", GPT), "vit": ("digits_cnn", VIT)}
 
 
 @pytest.fixture(autouse=True)
@@ -39,13 +41,13 @@ def recipe(kind, *words):
     return config.load(RECIPES / f"{name}.toml", [*COMMON, *own, *words])
 
 
-def trained(made, group=None, checkpoints=None, resume=False, until=None, ranks=None):
+def trained(made, ranks=ALONE, checkpoints=None, resume=False, until=None):
     """The numbers of every row, and the bytes of the weights, their average and the moments.
 
     Of those that ranks share out rank 0 alone has the bytes.
     """
     with random.drawing_from(random.Stream()):
-        run = fit(made, checkpoints, resume, ranks or (ALONE if group is None else Ranks(group)))
+        run = fit(made, checkpoints, resume, ranks)
         rows = []
         for row in run:
             rows.append((row.step, row.loss, row.grad_norm, row.scale) if isinstance(row, StepRow) else row)
@@ -54,7 +56,7 @@ def trained(made, group=None, checkpoints=None, resume=False, until=None, ranks=
                 break
         if isinstance(run.optimizer, ZeroRedundancyOptimizer):
             run.optimizer.consolidate_state_dict()
-            if group.rank():
+            if ranks.rank:
                 return rows, b""
         state = whole(run.snapshot())
         tensors = [*state["model"].values(), *state["average"].values()]
@@ -63,7 +65,7 @@ def trained(made, group=None, checkpoints=None, resume=False, until=None, ranks=
 
 
 def on(size, made, **options):
-    return on_ranks(size, lambda group: trained(made, group, **options))
+    return on_ranks(size, lambda group: trained(made, Ranks(group), **options))
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("cnn", "float16"), ("mlp", "bfloat16"), ("gpt", "float32")])

@@ -95,7 +95,6 @@ def test_ranks_and_models_that_do_not_fit_are_refused_on_every_rank():
     [
         ("parallel.tensor=2", "parallel.tensor: needs 1 with parallel.pipeline, got 2"),
         ("parallel.stage=3", "parallel.stage: needs 0 with parallel.pipeline, got 3"),
-        ("parallel.deterministic=true", "parallel.deterministic: needs false with parallel.pipeline, got true"),
         ("parallel.sync_batchnorm=true", "parallel.sync_batchnorm: needs false with parallel.pipeline, got true"),
         ("parallel.wire_dtype=bfloat16", "parallel.wire_dtype: needs float32 with parallel.pipeline, got bfloat16"),
         ("train.compile=true", "train.compile: needs false with parallel.pipeline, got true"),

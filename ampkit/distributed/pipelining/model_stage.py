@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from math import gcd
 from typing import Any, NamedTuple
 
-from ... import backends
+import numpy as np
+
+from ... import backends, ops
 from ...amp.grad_scaler import GradScaler
-from ...base.dtypes import float32
+from ...backends import Array
+from ...base.dtypes import float32, float64
 from ...base.errors import ArgumentError
+from ...core import random
+from ...core.fp_errors import ignore_fp_errors
 from ...core.parameter import Parameter
 from ...core.tensor import Tensor
 from ...nn.module import Module
 from ..buckets import buckets
 from ..data_parallel import FIRST_BUCKET, MEGABYTE
+from ..deterministic import mine_of
 from ..fsdp.module import keep_parts_in_state
-from ..fsdp.sharded_tensor import ShardedParameter, Sharding, share_out
+from ..fsdp.sharded_tensor import ShardedParameter, share_out
 from ..process_group import ProcessGroup
-from ..reduction import ReduceOp
+from ..reduction import ReduceOp, in_tree
 from .schedules import Schedule1F1B
 from .stage import PipelineStage
+from .stages import OnStage
 
 _NAME = "ModelStage"
-
-
-class OnStage(Sharding):
-    """All rows of a tensor are on the rank `stage` of `group`, and none on the others."""
-
-    def __init__(self, group: ProcessGroup, shape: tuple[int, ...], stage: int):
-        super().__init__(group, shape)
-        self.stage = stage
-        self.bounds = [0] * (stage + 1) + [self.shape[0]] * (group.size() - stage)
-        self.rows = self.rows_of(group.rank())
 
 
 class ModelStage(Module):
@@ -45,6 +42,8 @@ class ModelStage(Module):
     model's. A weight that the first and the last stage both use is the first one's: the last gets its values before a
     step, and returns their gradient. Make the optimizer afterwards. replicas: the group of the ranks that have the same
     stage and other data; gradients are averaged over them when all have been added up, in messages of bucket_bytes.
+    tree_of: with so many micro-batches of an update, on all replicas together, give the bits of
+    DeterministicDataParallel; a power of 2.
     Raises ArgumentError for a model that names no layers, or has fewer than ranks.
     """
 
@@ -54,9 +53,10 @@ class ModelStage(Module):
         group: ProcessGroup,
         replicas: ProcessGroup | None = None,
         bucket_bytes: int = 25 * MEGABYTE,
+        tree_of: int | None = None,
     ):
         super().__init__()
-        self.replicas, self.bucket_bytes = replicas, bucket_bytes
+        self.replicas, self.bucket_bytes, self.tree_of = replicas, bucket_bytes, tree_of
         path, self.stages = getattr(model, "pipeline_layers", None), group.size()
         layers = [] if path is None else list(model.get_submodule(path).named_children())
         if len(layers) < self.stages:
@@ -85,6 +85,7 @@ class ModelStage(Module):
         for name, parameter in model.named_parameters():
             parameter._dotted_name = parameter._dotted_name or name
             share_out(parameter, OnStage(group, parameter.array.shape, owners[id(parameter)]))
+            parameter._norm_by_rows = tree_of is not None
         for module in model.modules():
             keep_parts_in_state(module)
         self._stage = PipelineStage(self, rank, self.stages, group=group)
@@ -114,9 +115,11 @@ class ModelStage(Module):
         loss_of(output, *targets): the mean loss [] of a micro-batch. batches: each inputs and targets. microbatches: in
         how many equal parts a batch is cut; one that it does not divide, in their greatest common divisor. weights: of
         the losses of the batches, numbers or tensors [], by default 1. With `replicas` gradients and loss are the means
-        over them.
+        over them. With `tree_of` the batches are this rank's micro-batches of the update, `mine`.
         """
         self._loss_of = loss_of
+        if self.tree_of is not None:
+            return self._in_tree(batches, scaler)
         losses = list[Tensor]()
         with self._with_tied_weights():
             for (inputs, *targets), weight in zip(batches, weights or [1.0] * len(batches), strict=True):
@@ -127,12 +130,69 @@ class ModelStage(Module):
                 losses += [loss / len(found) for loss in found]
         tag = schedule._tag()
         self._return_tied_gradients(tag)
+        self._write_empty(tag)
+        self._average_over_replicas()
+        return self._on_all(losses)
+
+    def _write_empty(self, tag: Any) -> None:
+        # Gradients of other stages' parameters, so that all ranks call the same collectives.
         for parameter in self.model.parameters():
             if parameter.requires_grad and not parameter.array.size:
                 zeros = backends.backend_of(parameter.array).zeros(parameter.array.shape, parameter._grad_dtype())
                 parameter.accumulate(zeros, tag)
-        self._average_over_replicas()
-        return self._on_all(losses)
+
+    # an update whose bits do not depend on the ranks
+
+    @property
+    def mine(self) -> range:
+        """With `tree_of`: the numbers of this rank's micro-batches of an update."""
+        assert self.tree_of is not None
+        rank, ranks = (0, 1) if self.replicas is None else (self.replicas.rank(), self.replicas.size())
+        return mine_of(self.tree_of, rank, ranks, False)
+
+    def draws(self) -> list[AbstractContextManager[None]]:
+        """With `tree_of`: the contexts in which they draw their random numbers in the next update."""
+        assert self.tree_of is not None
+        streams = random.split_into(self.tree_of)
+        return [random.drawing_from(streams[number]) for number in self.mine]
+
+    def _in_tree(self, batches: Sequence[Any], scaler: GradScaler) -> Tensor:
+        schedule, losses = self._schedule(len(self.mine), scaler), list[Tensor]()
+        inputs, *targets = (ops.cat(parts) for parts in zip(*batches, strict=True))
+        with self._with_tied_weights():
+            schedule.step(inputs, target=tuple(targets), losses=losses, return_outputs=False)
+        self._write_empty(schedule._tag())
+        return self._mean_in_tree(losses)
+
+    def _mean_in_tree(self, losses: list[Tensor]) -> Tensor:
+        # Of the last stage's losses, on all; in float64, as DeterministicDataParallel adds them.
+        assert self.tree_of is not None
+        like = next(self.model.parameters()).array
+        with backends.device_guard(like):
+            backend, share = backends.backend_of(like), 1 / self.tree_of
+            total = backend.zeros((1,), float64)
+            if losses:
+                shares = [loss.array.reshape(1) * loss.array.dtype.type(share) for loss in losses]
+                total = in_tree([backend.cast(each, float64) for each in shares], np.add)
+        if self.replicas is not None and self.replicas.size() > 1:
+            self.replicas.all_reduce_array(total, tree=True)
+        self._stage.group.all_reduce_array(total)
+        return Tensor(backend.cast(total.reshape(()), float32))
+
+    @ignore_fp_errors()
+    def _exchange_tied(self, number: int, gradients: dict[int, Array | None]) -> None:
+        # One process adds both gradients of a tied weight within a micro-batch.
+        messages, rank = self._stage.messages, self._stage.stage_index
+        for tied in self._tied:
+            what = f"the gradient of the tied {tied.name} in micro-batch {number}"
+            if rank == tied.user and tied.used.requires_grad:
+                given = gradients.pop(id(tied.used))
+                if given is None:
+                    given = backends.backend_of(tied.used.array).zeros(tied.used.shape, tied.used._grad_dtype())
+                messages.send(what, tied.owner, [given], {"what": what})
+            elif rank == tied.owner and tied.parameter.requires_grad:
+                mine, theirs = gradients[id(tied.parameter)], self._received(what, tied.user)
+                gradients[id(tied.parameter)] = theirs if mine is None else np.add(theirs, mine)
 
     def _average_over_replicas(self) -> None:
         if self.replicas is not None and self.replicas.size() > 1:
@@ -146,7 +206,11 @@ class ModelStage(Module):
 
     def _schedule(self, count: int, scaler: GradScaler) -> Schedule1F1B:
         if count not in self._schedules:
-            self._schedules[count] = Schedule1F1B(self._stage, count, self._loss, scaler=scaler)
+            options: dict[str, Any] = {} if self.tree_of is None else {"deterministic": True, "replicas": self.replicas}
+            made = self._schedules[count] = Schedule1F1B(self._stage, count, self._loss, scaler=scaler, **options)
+            if made._sums is not None:
+                made._sums.used = [tied.used for tied in self._tied if self._stage.stage_index == tied.user]
+                made._sums.exchange = self._exchange_tied
         return self._schedules[count]
 
     def _loss(self, output: Any, targets: Any) -> Tensor:

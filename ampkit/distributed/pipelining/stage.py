@@ -129,8 +129,9 @@ class PipelineStage:
                 if seed is not None:
                     seed._scale_tag = tag
         gradients = list[Tensor | None]()
+        own: Any = None
         if sums is not None:
-            gradients = sums.add(number, outputs, seeds, leaves)
+            own, gradients = sums.computed(outputs, seeds, leaves)
         elif outputs:
             backward(outputs, seeds)
             gradients = [tensor.grad for tensor in leaves]
@@ -138,6 +139,8 @@ class PipelineStage:
             pairs = zip(leaves, gradients or [None] * len(leaves), strict=True)
             arrays = [(tensor.new_zeros(tensor.shape) if given is None else given).array for tensor, given in pairs]
             self.messages.send(what, self.stage_index - 1, arrays)
+        if sums is not None:
+            sums.add(number, own)
 
     @contextmanager
     def reducing(self, last: bool) -> Iterator[None]:

@@ -1,11 +1,11 @@
-"""Stages: the ranks of a pipeline, which have a model's parameters together, each some of them."""
+"""The ranks of a pipeline, which have a model's parameters together, each some of them: Stages and OnStage."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ...backends import Array
-from ..fsdp.sharded_tensor import reduced
+from ..fsdp.sharded_tensor import Sharding, reduced
 from ..process_group import ProcessGroup
 from ..reduction import ReduceOp
 
@@ -29,6 +29,16 @@ class Stages:
 
     def __reduce__(self) -> Any:
         return _of_one_process, ()
+
+
+class OnStage(Sharding):
+    """All rows of a tensor are on the rank `stage` of `group`, and none on the others."""
+
+    def __init__(self, group: ProcessGroup, shape: tuple[int, ...], stage: int):
+        super().__init__(group, shape)
+        self.stage = stage
+        self.bounds = [0] * (stage + 1) + [self.shape[0]] * (group.size() - stage)
+        self.rows = self.rows_of(group.rank())
 
 
 def _of_one_process() -> None:

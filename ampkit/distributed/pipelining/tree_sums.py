@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any, TypeVar
 
+from ...backends import Array
 from ...backends.cpu.threads import compute_alone
 from ...backends.threads import on_this_device
 from ...base.errors import ArgumentError, StateError
@@ -24,13 +25,18 @@ from ..buckets import buckets
 from ..data_parallel import FIRST_BUCKET, MEGABYTE, DistributedDataParallel, broadcast_tensors, need_same_on_all_ranks
 from ..deterministic.microbatches import TreeSum
 from ..process_group import ProcessGroup
+from .stages import OnStage
 
 _T = TypeVar("_T")
 _BUCKET = 25 * MEGABYTE
 
 
 class TreeSums:
-    """The gradients of the parameters of `module` over `count` micro-batches on each rank of `replicas`."""
+    """The gradients of the parameters of `module` over `count` micro-batches on each rank of `replicas`.
+
+    used: values of parameters of other stages that this one uses. exchange(number, gradients): called with those of a
+    micro-batch, by the id of their tensor, before others are added; it adds what other stages have of them.
+    """
 
     def __init__(self, where: str, module: Module, count: int, replicas: ProcessGroup | None):
         self._where, self.module, self.count, self.replicas = where, module, count, replicas
@@ -39,12 +45,15 @@ class TreeSums:
         if self.total & (self.total - 1):
             raise ArgumentError(where, "a power of 2 of micro-batches on all replicas", str(self.total))
         parts = any(isinstance(part, DistributedDataParallel) for part in module.modules())
-        if parts or any(parameter._sharding is not None for parameter in module.parameters()):
+        shardings = (parameter._sharding for parameter in module.parameters())
+        if parts or any(not isinstance(each, OnStage) for each in shardings if each is not None):
             got = "a DistributedDataParallel" if parts else "parameters that ranks share out"
             raise StateError(where, "a module whose rank has all of it, with deterministic=True", got, "replicas=group")
         if replicas is not None:
             need_same_on_all_ranks(where, replicas, module)
             broadcast_tensors(replicas, [*module.parameters(), *module.buffers()])
+        self.used: Sequence[Tensor] = ()
+        self.exchange: Callable[[int, dict[int, Array | None]], None] = lambda number, gradients: None
         self._thread = ThreadPoolExecutor(1, "ampkit-stage", on_this_device(compute_alone))
         weakref.finalize(self, self._thread.shutdown, wait=False)
 
@@ -58,7 +67,9 @@ class TreeSums:
 
     def begin(self) -> None:
         """Begin a step. Raises StateError for gradients that are there already."""
-        self._trained = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+        given = {id(tensor) for tensor in self.used}
+        here = (p for p in self.module.parameters() if p._sharding is None or p.array.size)
+        self._trained = [parameter for parameter in here if parameter.requires_grad and id(parameter) not in given]
         for parameter in self._trained:
             if parameter._grad is not None and parameter._grad._scale_tag is ZEROED:
                 parameter.drop_grad()
@@ -68,13 +79,19 @@ class TreeSums:
         self._buffers = {name: (b, b._version_counter[0]) for name, b in self.module.named_buffers()}
         self._tree = TreeSum(self.count)
 
-    def add(self, place: int, outputs: Sequence[Tensor], seeds: Any, leaves: Sequence[Tensor]) -> list[Tensor | None]:
-        """Add the gradients of a micro-batch. -> those of `leaves`."""
-        wanted = [*self._trained, *leaves]
+    def computed(
+        self, outputs: Sequence[Tensor], seeds: Any, leaves: Sequence[Tensor]
+    ) -> tuple[Any, list[Tensor | None]]:
+        """The gradients of a micro-batch: what `add` takes, and those of `leaves`."""
+        wanted = [*self._trained, *(tensor for tensor in self.used if tensor.requires_grad), *leaves]
         found: Any = grad(outputs, wanted, seeds, allow_unused=True) if outputs else [None] * len(wanted)
-        count = len(self._trained)
-        self._tree.add(place, [None if gradient is None else gradient.array for gradient in found[:count]])
-        return list(found[count:])
+        arrays = {id(t): None if given is None else given.array for t, given in zip(wanted, found, strict=True)}
+        return arrays, list(found[len(wanted) - len(leaves) :])
+
+    def add(self, place: int, gradients: dict[int, Array | None]) -> None:
+        """Add the gradients of a micro-batch."""
+        self.exchange(place, gradients)
+        self._tree.add(place, [gradients[id(parameter)] for parameter in self._trained])
 
     def finish(self, tag: Any) -> None:
         """Write the gradients, with those of all replicas. Raises StateError where a forward has changed a buffer."""
@@ -86,7 +103,7 @@ class TreeSums:
         for parameter, gradient in zip(self._trained, self._tree.total, strict=True):
             if gradient is not None:
                 parameter.accumulate(gradient, tag)
-            elif self.replicas is not None:
+            elif self.replicas is not None and self.replicas.size() > 1:
                 got = f"none of {parameter._dotted_name or 'one'}"
                 raise StateError(self._where, "a gradient of every parameter", got)
         if self.replicas is not None and self.replicas.size() > 1:

@@ -338,6 +338,8 @@ class TrainingLoop(BatchedTraining):
 
     def draws(self, count: int) -> Sequence[AbstractContextManager[Any]]:
         """For each of the `count` batches of the next step, the context that its random numbers are drawn in."""
+        if self._stage is not None and self._stage.tree_of is not None:
+            return self._stage.draws()
         return [nullcontext()] * count if self._deterministic is None else self._deterministic.draws()
 
     def _check_loss(self, number: int, loss: float, skipped: bool) -> None:
