@@ -86,7 +86,7 @@ class Chains:
         """The same for a copy, in the memory order of `array`."""
 
     def holds(self, array: Any) -> bool:
-        """Whether `array` is the output of a launch that waits, where sums of such may replace it."""
+        """Whether `array` is the output of a launch that waits, so that a later one may take its place."""
         return False
 
     def add_rows(self, *reduction: Any) -> Any:

@@ -19,7 +19,7 @@ struct Layout {
 
 // Loops take AT_A_TIME elements, in four vectors: an operation of a long function waits for the one before, so that a CPU
 // finds work for its units in other elements alone, and looks but so far ahead (1.2 to 1.8 times as fast on AMD Zen 5). What
-// is left over runs by another loop, which may round otherwise; so a chain's tiles are whole multiples.
+// is left over runs by another loop, which could round otherwise: tiles of whole rows are multiples of it.
 constexpr int64 AT_A_TIME = 64;
 #if defined(__AVX512F__) && defined(__clang__)
 constexpr bool FOUR_VECTORS = true;
