@@ -164,14 +164,13 @@ class Ranks:
         """
         if self._mesh is None and shards in (None, 1):
             return
-        group = None if self._mesh is None else self._mesh.get_group()
-        key = "parallel.tensor" if group is not None and shards in (None, group.size()) else "parallel.tensor_shards"
+        key = "parallel.tensor_shards" if self._mesh is None else "parallel.tensor"
         if not hasattr(model, "tensor_parallel_plan"):
             self.in_agreement = True
             got = f"a {type(model).__name__}"
             raise ConfigError(key, "1, or a model that has a tensor_parallel_plan, as gpt, bert, vit", got)
         try:
-            divide(model, group, self._mesh, shards=shards)
+            divide(model, None if self._mesh is None else self._mesh.get_group(), self._mesh, shards=shards)
         except ShapeError as error:
             self.in_agreement = True
             needs, _, got = str(error).partition(" needs ")[2].rpartition(", got ")

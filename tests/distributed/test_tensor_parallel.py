@@ -335,8 +335,10 @@ def test_layouts_and_parameters_that_do_not_fit_are_refused():
 def test_heads_that_the_ranks_do_not_divide_are_refused():
     def program(group):
         model = ampkit.models.GPT(vocab_size=30, block_size=8, n_layer=1, n_head=2, n_embd=24)
+        with pytest.raises(ShapeError, match="parallelize_module: needs heads that 4 ranks divide, got 2"):
+            parallelize_module(model, group)
         with pytest.raises(ShapeError, match="whole heads of 12"):
-            parallelize_module(model, group)(TOKENS[0])
+            parallelize_module(model, group, {"transformer.h.0.attn.c_attn": ColwiseParallel(blocks=3)})(TOKENS[0])
 
     on_ranks(4, program)
 
