@@ -1,6 +1,6 @@
 """The launches of a compiled step that wait to run together: on a CPU while it runs, on a GPU while it is recorded.
 
-A kernel that only launches elementwise functions, on a GPU also reductions, norms, softmax and `cat`, may leave them
+A kernel that only launches elementwise functions, on a GPU also reductions, norms, losses and `cat`, may leave them
 here: their outputs exist as arrays, whose elements are computed when they are needed. So whatever reads memory, or
 writes to it, says so first: every other kernel before it runs, every access to `Tensor.array` but that of a call of an
 op, the parts of a backward pass that add, cast or store gradients by plain array code, and the end of the step.

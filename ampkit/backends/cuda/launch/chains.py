@@ -231,11 +231,8 @@ class CudaChains(Chains):
         # Waiting values that read memory that is about to be written, or that are stored there; others never are.
         for value in self.alive() if written else ():
             read = [one for step in reach([value], True) for one in step.operands if is_value(one)]
-            near = (
-                value,
-                *[one for one in read if one.is_held() or waiting_of(one) is None],
-            )
-            if overlap([one.array for one in near], written):
+            near = [one.array for one in read if one.is_held() or waiting_of(one) is None]
+            if overlap([value.array, *near], written):
                 yield value
 
     def compute(self, wanted: list[Value]) -> None:

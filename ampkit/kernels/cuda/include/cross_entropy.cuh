@@ -1,5 +1,5 @@
-// cross_entropy of a row of scores over class labels, and its gradient, float32 arithmetic, of what loads and stores the
-// row: arrays, or the chains that backends/cuda/launch/template_source.py writes.
+// cross_entropy of a row of scores over class labels, and its gradient, float32 arithmetic, of what loads and stores
+// the row: arrays, or the chains that backends/cuda/launch/template_source.py writes.
 //
 // A block per row reads it once per pass and stores no probabilities: exp(x - lse) restores them. Rows need no
 // alignment: packs of eight values in the middle, single values at both ends. A label out of range makes its loss NaN.
@@ -76,10 +76,12 @@ struct ChainRow {
 };
 
 template <int N, typename S, typename Chain>
-__device__ __forceinline__ ChainRow<N, S, Chain> chain_row(const Chain& chain, int64 cols) { return {chain, blockIdx.x * cols}; }
+__device__ __forceinline__ ChainRow<N, S, Chain> chain_row(const Chain& chain, int64 cols) {
+    return {chain, blockIdx.x * cols};
+}
 
-// Calls f(col, v, n) for all values of a row, n = 1 or a pack of them at a time, over the threads of the block. head: how
-// many lie before the first pack.
+// Calls f(col, v, n) for all values of a row, n = 1 or a pack of them at a time, over the threads of the block. head:
+// how many lie before the first pack.
 template <typename Row, typename F>
 __device__ __forceinline__ void for_each_pack(const Row& x, int64 head, int64 cols, F f) {
     if (head > cols) head = cols;
@@ -133,7 +135,8 @@ __device__ __forceinline__ void row_cross_entropy(const Row& x, const int64* lab
         maxima.carry();
     });
     MaxSum mine = block_reduce<OnlineSoftmax>(maxima.total());
-    float log = isfinite(mine.max) ? logf(mine.sum) : NAN_F, smoothing_sum = 0.0f;  // an infinite or NaN maximum spoils the row
+    float log = isfinite(mine.max) ? logf(mine.sum) : NAN_F;  // an infinite or NaN maximum spoils the row
+    float smoothing_sum = 0.0f;
     if (smoothing > 0.0f && label.counted) {
         BlockedReduction<Sum, float> smoothing_losses;
         for_each_pack(x, head, cols, [&](int64 at, float* v, int n) {
