@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from ampkit.core.tensor import Tensor
-from ampkit.core.autograd.gradient_edge import GradientEdge
 from ampkit.core.autograd.hooks import Handle
+from ampkit.core.autograd.node import GradientEdge
 from ampkit.core.random import Stream
 from ampkit.ops.linalg.solvers import SlogdetResult
 from ampkit.ops.reduction.histogram import Histogram
