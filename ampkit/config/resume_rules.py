@@ -14,7 +14,7 @@ from .recipe import Recipe
 # Length, intervals, device, and what ranks share out. All others but those of [debug] change the result.
 _TRAIN = {"steps", "epochs", "bench_steps", "log_every", "eval_every", "eval_batches", "patience"}
 _TRAIN |= {"checkpoint_every", "keep", "keep_best", "threads", "device", "compile", "loggers"}
-FREE = {"train": _TRAIN, "parallel": {"stage", "tensor", "pipeline"}}
+FREE = {"train": _TRAIN, "parallel": {"data", "stage", "tensor", "pipeline"}}
 
 
 class Change(NamedTuple):

@@ -205,19 +205,21 @@ class Parallel(Section):
     wire_dtype: the dtype in which gradients travel to where they are added up in float32. bucket_mb: MiB of gradients
     in a message. sync_batchnorm: let batch normalization use the statistics of the whole batch, not of a rank's part.
     stage: what the ranks share out: 0 nothing; 1 the optimizer's state; 2 rows of parameters, gradients and that state,
-    with whole parameters from forward to backward; 3 with whole ones only while their module computes. tensor: how many
-    ranks divide the layers of the model; the groups of so many share the data out. tensor_shards: with deterministic,
-    the parts that these layers are computed in on any number of ranks, a power of 2; unset, as many as ranks divide
-    them. pipeline: how many ranks have consecutive layers of the model, its stages; the groups of so many share the
-    data out. deterministic: give the same bits on any number of ranks and threads, with any stage or pipeline,
-    accumulated or not. microbatches: with deterministic, the parts of an update's samples whose gradients are computed
-    one by one, a power of 2; with pipeline, the parts of a batch that go from stage to stage.
+    with whole parameters from forward to backward; 3 with whole ones only while their module computes. data: how many
+    ranks, or groups of them, share the data out; unset, all that there are. tensor: how many ranks divide the layers of
+    the model; the groups of so many share the data out. tensor_shards: with deterministic, the parts that these layers
+    are computed in on any number of ranks, a power of 2; unset, as many as ranks divide them. pipeline: how many ranks
+    have consecutive layers of the model, its stages; the groups of so many share the data out. deterministic: give the
+    same bits on any number of ranks and threads, with any stage or pipeline, accumulated or not. microbatches: with
+    deterministic, the parts of an update's samples whose gradients are computed one by one, a power of 2; with
+    pipeline, the parts of a batch that go from stage to stage.
     """
 
     wire_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     bucket_mb: Positive = 25.0
     sync_batchnorm: bool = False
     stage: Literal[0, 1, 2, 3] = 0
+    data: Count | None = None
     tensor: Count = 1
     tensor_shards: Count | None = None
     pipeline: Count = 1

@@ -57,6 +57,7 @@ class Run(TrainingLoop):
         recipe = _on_this_rank(recipe, ranks)
         ranks.group_by_layers(recipe.parallel.tensor, recipe.train.device)
         ranks.group_by_stages(recipe.parallel.pipeline, recipe.train.device)
+        ranks.need_data_size(recipe.parallel.data)
         random.manual_seed(recipe.train.seed)
         self.recipe, self._pipeline = recipe, input_pipeline(recipe, ranks)
         self._objective, steps = objective_of(recipe, self._pipeline.about), build.steps(recipe, self._pipeline)

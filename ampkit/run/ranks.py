@@ -157,6 +157,16 @@ class Ranks:
         self.data_size = mesh.size("data")
         return mesh
 
+    def need_data_size(self, count: int | None) -> None:
+        """Raise ConfigError, on all ranks, unless `count` groups of ranks share the data out; after they are made."""
+        if count in (None, self.data_size):
+            return
+        self.in_agreement = True
+        each = self.size // self.data_size
+        ranks = f"{self.size} rank{'s' if self.size > 1 else ''}" + (f" in groups of {each}" if each > 1 else "")
+        cure = f"start it with `ampkit launch -n {count * each}`, or leave the key out"
+        raise ConfigError("parallel.data", f"{self.data_size} on {ranks}", str(count), cure)
+
     def divide_layers(self, model: nn.Module, shards: int | None = None) -> None:
         """Keep this rank's part of the layers of `model`, by its own plan, after `group_by_layers`.
 

@@ -45,7 +45,7 @@ DIVIDED = {"text_gpt"}  # recipes whose layers ranks can divide, or have in stag
 
 
 class Way(NamedTuple):
-    """Accumulated batches, threads, ranks that divide layers, stage, whether to resume halfway, and ranks in a pipeline."""
+    """Accumulated batches, threads, tensor and stage of [parallel], whether it resumes halfway, and its pipeline."""
 
     accumulate: int = 1
     threads: int = 1

@@ -175,6 +175,7 @@ def test_an_error_of_all_ranks_is_printed_once(recipe, tmp_path):
             "parallel.stage=1 optimizer.name=adamwschedulefree",
             "parallel.stage: needs an optimizer that upd",
         ),
+        ("none", "parallel.data=4", "needs 2 on 2 ranks, got 4\nhelp: start it with `ampkit launch -n 4`, or"),
         ("one core", "train.threads=", "needs a core for each rank of a machine, got 2 ranks for 1 of "),
     ]
     for fault, word, said in cases:

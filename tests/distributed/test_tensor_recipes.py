@@ -45,7 +45,7 @@ def test_a_recipe_has_the_numbers_of_one_process_and_resumes_on_other_ranks(tmp_
     words = ["text_gpt", *WORDS, f"data.path={text}"]
     one, four = tmp_path / "one", tmp_path / "four"
     assert main(["train", *words, "train.steps=4", "--run-dir", str(one)]) == 0
-    parts = ["parallel.tensor=2", f"parallel.stage={stage}"]
+    parts = ["parallel.data=2", "parallel.tensor=2", f"parallel.stage={stage}"]
     assert launched(4, *words, "train.steps=4", *parts, "--run-dir", str(four)).returncode == 0
     for mine, theirs in zip(rows_of(four), rows_of(one), strict=True):
         assert mine.keys() == theirs.keys()
