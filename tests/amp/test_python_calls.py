@@ -15,13 +15,16 @@ import ampkit
 from ampkit import GradScaler, Policy, autocast, nn, optim
 from ampkit.backends.cpu.native.library import library
 from ampkit.core.module_path import following
+from ampkit.core.tensor import Tensor
+from ampkit.core.tensor_base import TensorBase
 
 pytestmark = pytest.mark.no_gpu
 
 
 @pytest.fixture(autouse=True)
-def _modules_are_not_followed() -> Iterator[None]:
-    """Undo, within a test, what a policy by module asked for in a test before."""
+def _nothing_is_followed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Undo, within a test, what a policy by module and a compiled step asked for in a test before."""
+    monkeypatch.setattr(Tensor, "array", vars(TensorBase)["_array"])
     held = following[:]
     following.clear()
     yield
