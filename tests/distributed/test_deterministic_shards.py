@@ -12,6 +12,7 @@ from ampkit import nn, ops, optim
 from ampkit.base.errors import ArgumentError, ConfigError, DTypeError, ShapeError, StateError
 from ampkit.core import random
 from ampkit.distributed import DeterministicDataParallel, fully_shard
+from ampkit.distributed.fsdp.sharded_tensor import cut
 from ampkit.distributed.tensor import (
     ColwiseParallel,
     Replicate,
@@ -22,6 +23,7 @@ from ampkit.distributed.tensor import (
 )
 from ampkit.distributed.tensor.shards import LocalShards, for_each
 from ampkit.optim import clip
+from ampkit.optim.flat.rows import power_sum_by_rows
 from ampkit.run.loop import Run
 from ampkit.run.ranks import Ranks
 
@@ -93,7 +95,7 @@ def test_ranks_that_divide_layers_have_the_bits_of_one_process():
         expected = train(kind, 2, dtype, threads=2)
         assert dtype != "float16" or expected[0][1] in ("inf", "nan")  # a step is skipped
         assert train(kind, 1, dtype) != expected
-        assert on_layout((1, 2), kind, 2, dtype, accumulate=4) == [expected] * 2
+        assert on_layout((1, 2), kind, 2, dtype, accumulate=4, threads=2) == [expected] * 2
 
 
 @pytest.mark.parametrize("stage", [0, 2, 3])
@@ -104,9 +106,10 @@ def test_ranks_that_divide_layers_and_data_have_the_bits_of_one_process(stage):
 
 
 def test_four_shards_have_their_bits_on_any_ranks():
-    expected = train("gpt", 4, "bfloat16")
-    for ranks, stage in [((1, 1), 0), ((1, 2), 2), ((1, 4), 0)]:
-        assert on_layout(ranks, "gpt", 4, "bfloat16", stage=stage) == [expected] * (ranks[0] * ranks[1])
+    for dtype in ("float32", "bfloat16"):
+        expected = train("gpt", 4, dtype)
+        for ranks, stage in [((1, 2), 2), ((1, 4), 0)]:
+            assert on_layout(ranks, "gpt", 4, dtype, stage=stage) == [expected] * (ranks[0] * ranks[1])
 
 
 def test_losses_and_norms_are_those_of_whole_layers():
@@ -131,6 +134,24 @@ def test_norms_have_the_same_bits_before_they_are_rounded(monkeypatch):
     for ranks, stage in [((1, 2), 0), ((2, 2), 3), ((2, 1), 2)]:
         on_layout(ranks, "gpt", 4, "float32", stage=stage)
     assert len(alone) == 2 and set(found) == alone
+
+
+def test_norms_sum_the_columns_of_each_shard_by_themselves():
+    gradients = RNG.standard_normal((8, 1, 64)).astype(np.float32)  # each of one row, so that no other hides its bits
+
+    def totals(group=None):
+        layer = parallelize_module(nn.Linear(64, 1), group, RowwiseParallel(), shards=4)
+        found = []
+        for gradient in gradients:
+            layer.weight.grad = None
+            sharding = layer.weight._sharding
+            layer.weight.accumulate(gradient if sharding is None else cut(gradient, sharding))
+            found.append(power_sum_by_rows([layer.weight], 3.0).item())  # powers that float64 rounds
+        return found
+
+    np.testing.assert_allclose(totals(), (abs(gradients.astype(np.float64)) ** 3).sum((1, 2)), rtol=1e-13)
+    for size in (2, 4):
+        assert on_ranks(size, totals) == [totals()] * size
 
 
 class MeshRanks(Ranks):
@@ -277,3 +298,15 @@ def test_frozen_weights_and_evaluations_record_nothing_of_them():
     assert model.transformer.wte.weight.grad is not None and model.transformer.h[0].mlp.c_fc.weight.grad is None
     with ampkit.no_grad():
         assert not model(ampkit.tensor(X[0])).requires_grad
+
+
+def test_gradients_of_shards_of_weights_are_not_rounded_to_16_bits():
+    layer, parts = nn.Linear(8, 8), nn.Linear(8, 8)
+    parts.load_state_dict(layer.state_dict())
+    parallelize_module(parts, None, ColwiseParallel(output_layouts=Replicate()), shards=2)
+    x = ampkit.randn(16, 8)
+    for each in (layer, parts):
+        with ampkit.autocast(dtype=ampkit.float16):
+            (each(x) * 1e4).float().sum().backward()
+    for one, other in zip(layer.parameters(), parts.parameters(), strict=True):
+        np.testing.assert_allclose(one.grad.numpy(), other.grad.numpy(), rtol=1e-6)
