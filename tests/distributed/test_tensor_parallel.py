@@ -377,3 +377,15 @@ def test_distribute_tensor_keeps_a_part_and_says_how_it_lies(mesh):
     assert distribute_tensor(parameter, mesh["tensor"], [Shard(0)]) is parameter
     with pytest.raises(ShapeError, match="a tensor with an axis 2"):
         distribute_tensor(values, mesh["data"], [Shard(2)])
+
+
+def test_the_gradient_of_a_row_wise_bias_does_not_overflow_in_float16():
+    def gradient(group):
+        layer = nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 2))
+        parallelize_module(layer, group, {"0": ColwiseParallel(), "1": RowwiseParallel()})
+        with ampkit.autocast(dtype=ampkit.float16):
+            out = layer(ampkit.ones(70_000, 2))
+        out.backward(ampkit.ones_like(out))
+        return layer[1].bias.grad.tolist()
+
+    assert on_ranks(2, gradient) == [[70_000.0] * 2] * 2

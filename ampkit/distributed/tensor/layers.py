@@ -60,7 +60,9 @@ class RowwiseLinear(Linear):
         group, given, wanted = self._layout
         part = redistribute(input, group, given, Shard(-1))
         out = redistribute(ops.linear(part, self.weight), group, TERMS, wanted)
-        return out if self.bias is None else out + shared_by_ranks(self.bias, group, wanted).to(out.dtype)
+        if self.bias is None:
+            return out
+        return (out + shared_by_ranks(self.bias, group, wanted)).to(out.dtype)  # the bias as it is: so is its gradient
 
 
 class ColwiseEmbedding(Embedding):
