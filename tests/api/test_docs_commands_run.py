@@ -19,7 +19,7 @@ SHORT = {
     "digits_cnn": ["model.width=2", "model.stages=1", "data.batch_size=720", "train.epochs=2", "train.eval_every="],
     "digits_mlp": ["model.hidden=[8]", "data.batch_size=720", "train.epochs=2", "train.eval_every="],
     "text_gpt": [
-        *("model.n_layer=2", "model.n_embd=16", "model.n_head=1", "model.block_size=8", "data.batch_size=2"),
+        *("model.n_layer=2", "model.n_embd=16", "model.n_head=2", "model.block_size=8", "data.batch_size=8"),
         *("data.path=text.txt", "schedule.warmup=1", "train.steps=4", "train.bench_steps=4", "train.eval_every=2"),
         *("train.eval_batches=1", "train.threads=1"),
     ],

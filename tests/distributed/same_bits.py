@@ -35,6 +35,7 @@ SIZES = {
         "train.eval_batches=2",
         "model.n_layer=2",
         "model.n_embd=64",
+        "model.n_head=4",
         "model.dropout=0.2",
     ],
 }

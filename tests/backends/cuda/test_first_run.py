@@ -21,12 +21,16 @@ BENCH = Path(__file__).parents[2] / "bench"
 
 @pytest.fixture
 def bench(monkeypatch):
-    """Imports a module of tests/bench."""
+    """Imports a module of tests/bench, which no test before has imported, or after finds."""
     monkeypatch.syspath_prepend(str(BENCH))
-    before = set(sys.modules)
+    _forget()
     yield importlib.import_module
-    for name in set(sys.modules) - before:
-        if Path(getattr(sys.modules[name], "__file__", None) or "/").parent == BENCH:
+    _forget()
+
+
+def _forget():
+    for name, module in list(sys.modules.items()):
+        if "." not in name and Path(getattr(module, "__file__", None) or "/").parent == BENCH:
             del sys.modules[name]
 
 
