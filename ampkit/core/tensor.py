@@ -260,24 +260,14 @@ class Tensor(TensorBase, TensorMethods, metaclass=TensorType):
         for recorder in recorders:
             recorder.asks_gradient(self)
             recorder.writes_gradient(self)
-        keeps = self._grad is None and self._can_keep(gradient)
-        if keeps and not owned:
-            own = queue.held.copy(gradient) if queue.active else None
-            gradient, keeps = (gradient, False) if own is None else (own, True)
-        if queue.waiting and self._grad is not None:
+        if self._grad is None:
+            self._grad = Tensor(self._first_gradient(gradient, owned))
+            self._grad._scale_tag = tag
+            return
+        if queue.waiting:
             if self._grad._scale_tag is tag and sum_waits(self._grad, gradient):
                 return
             queue.flush((gradient,), (self._grad._array,))
-        if self._grad is None:
-            buffer = gradient if keeps else self._new_grad_buffer(gradient)
-            written = gradient is buffer  # by a backward
-            if not written and not (queue.waiting and queue.held.add_copy(gradient, buffer)):
-                if queue.waiting:
-                    queue.flush((gradient,), (buffer,))
-                backends.backend_of(buffer).copy(buffer, gradient)
-            self._grad = Tensor(buffer)
-            self._grad._scale_tag = tag
-            return
         held = self._grad.array
         if self._grad._scale_tag is not tag:
             self._grad._scale_tag = combine_tags(held, self._grad._scale_tag, tag)
@@ -286,6 +276,20 @@ class Tensor(TensorBase, TensorMethods, metaclass=TensorType):
         if self._grad._edge is not None:
             self._grad.changed()  # from create_graph=True: the tape may have saved it
         add_to(held, gradient.astype(held.dtype, copy=False))
+
+    def _first_gradient(self, gradient: Array, owned: bool) -> Array:
+        # The memory of `grad` with the values of `gradient`, which a compiled step may have to compute yet.
+        if self._can_keep(gradient):
+            own = gradient if owned else queue.held.copy(gradient) if queue.active else None
+            if own is not None:
+                return own
+        buffer = self._new_grad_buffer(gradient)
+        if gradient is buffer or (queue.waiting and queue.held.add_copy(gradient, buffer)):  # a backward has written it
+            return buffer
+        if queue.waiting:
+            queue.flush((gradient,), (buffer,))
+        backends.backend_of(buffer).copy(buffer, gradient)
+        return buffer
 
     def _can_keep(self, gradient: Array) -> bool:
         array = self._array
