@@ -69,7 +69,9 @@ class _Averaging:
         self.weight_of, self.single = weight_of, single
 
     def __call__(self, averaged: Any, current: Any, num_averaged: Any) -> Any:
-        weight = self.weight_of(num_averaged.array if isinstance(num_averaged, Tensor) else num_averaged)
+        count = num_averaged.array if isinstance(num_averaged, Tensor) else num_averaged
+        with backends.device_guard(count):
+            weight = self.weight_of(count)
         with ignore_fp_errors():
             if self.single:
                 return _average_of(averaged, current, weight)
