@@ -151,7 +151,7 @@ class Ranks:
         if self.size % count:
             self.in_agreement = True
             cure = f"start it with `ampkit launch -n {count}`, or leave the key out" if self.size == 1 else None
-            raise ConfigError(f"parallel.{name}", f"a divisor of the {self.size} ranks", str(count), cure)
+            raise ConfigError(f"parallel.{name}", f"a divisor of the number of ranks, {self.size}", str(count), cure)
         mesh = init_device_mesh(device, (self.size // count, count), mesh_dim_names=("data", name))
         self.data_group, self.data_rank = mesh.get_group("data"), mesh.get_local_rank("data")
         self.data_size = mesh.size("data")

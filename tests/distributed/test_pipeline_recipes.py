@@ -78,7 +78,7 @@ def test_a_loss_that_is_not_finite_is_explained_by_the_whole_model(tmp_path):
 def test_ranks_and_models_that_do_not_fit_are_refused_on_every_rank():
     def program(group):
         ranks = Ranks(group)
-        with pytest.raises(ConfigError, match="parallel.pipeline: needs a divisor of the 2 ranks, got 3"):
+        with pytest.raises(ConfigError, match="parallel.pipeline: needs a divisor of the number of ranks, 2, got 3"):
             ranks.group_by_stages(3, "cpu")
         ranks._stages = group
         with pytest.raises(ConfigError, match="needs 1, or a model of 2 layers or more that names them, as gpt, bert"):
@@ -86,7 +86,7 @@ def test_ranks_and_models_that_do_not_fit_are_refused_on_every_rank():
         return ranks.in_agreement  # rank 0 alone prints it
 
     assert on_ranks(2, program) == [True, True]
-    with pytest.raises(ConfigError, match="parallel.pipeline: needs a divisor of the 1 ranks, got 2"):
+    with pytest.raises(ConfigError, match="parallel.pipeline: needs a divisor of the number of ranks, 1, got 2"):
         fit(config.load("digits_mlp", ["parallel.pipeline=2"]))
 
 

@@ -64,7 +64,7 @@ def test_ranks_and_models_that_do_not_fit_are_refused_on_every_rank():
     with pytest.raises(ConfigError, match="parallel.tensor: needs 1, or a model that has a tensor_parallel_plan"):
         ranks.divide_layers(ampkit.nn.Linear(2, 2))
     assert ranks.in_agreement  # rank 0 alone prints it
-    with pytest.raises(ConfigError, match="parallel.tensor: needs a divisor of the 1 ranks, got 3"):
+    with pytest.raises(ConfigError, match="parallel.tensor: needs a divisor of the number of ranks, 1, got 3"):
         fit(config.load("digits_mlp", ["parallel.tensor=3"]))
 
 
