@@ -48,7 +48,7 @@ class Recording:
     def __init__(self, backend: CUDA, seed: int, first: int):
         self.backend, self.seed, self.first = backend, seed, first
         self.draws = backend.zeros((2,), np.dtype(np.uint64))
-        self._drawn: list[int | None] = [None, None]  # what lies there
+        self._drawn: list[int | None] = [None, None]  # the values of `draws`
         self.constants: dict[int, tuple[Array, np.ndarray[Any, Any]]] = {}
         self.restored: list[tuple[Array, Array]] = []
         self.work = Work()

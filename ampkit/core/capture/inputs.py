@@ -64,19 +64,19 @@ class StaticInputs:
         for tensor in given:
             if id(tensor) not in made:
                 array = tensor.array
-                room = _room(array)
-                held = room if room.shape == array.shape else np.broadcast_to(room, array.shape)
-                made[id(tensor)] = Tensor(held, tensor.requires_grad), room
+                buffer = _buffer_like(array)
+                held = buffer if buffer.shape == array.shape else np.broadcast_to(buffer, array.shape)
+                made[id(tensor)] = Tensor(held, tensor.requires_grad), buffer
         self.tensors = [made[id(tensor)][0] for tensor in given]
-        self._rooms = [made[id(tensor)][1] for tensor in given]
+        self._buffers = [made[id(tensor)][1] for tensor in given]
         self._versions = [tensor._version for tensor in self.tensors]
         self.fill(given)
 
     def fill(self, given: list[Tensor]) -> None:
         """Write the values of the arguments to the copies."""
-        for room, tensor in zip(self._rooms, given, strict=True):
+        for buffer, tensor in zip(self._buffers, given, strict=True):
             array = tensor.array
-            backends.backend_of(room).copy(room, array if room.shape == array.shape else array[_once(array)])
+            backends.backend_of(buffer).copy(buffer, array if buffer.shape == array.shape else array[_once(array)])
 
     def changed(self) -> list[int]:
         """The places of those that were changed in place."""
@@ -96,7 +96,7 @@ def _steps(array: Array) -> dict[int, int]:
     return {i: array.strides[i] // array.itemsize for i in sorted(apart, key=lambda i: -array.strides[i])}
 
 
-def _has_room(array: Array) -> bool:
+def _has_buffer(array: Array) -> bool:
     # Whether memory with the strides of an array is made of whole rows, and not much more than the elements need.
     if array.flags.c_contiguous:
         return True
@@ -109,7 +109,7 @@ def _has_room(array: Array) -> bool:
     return fits and lengths[0] * whole[0] <= max(MOST_TIMES * prod(lengths), FEW // array.itemsize)
 
 
-def _room(array: Array) -> Array:
+def _buffer_like(array: Array) -> Array:
     # Memory with the strides of an array, with one element along axes along which it repeats.
     backend = backends.backend_of(array)
     if array.flags.c_contiguous:
@@ -139,7 +139,7 @@ class Before:
 
     def why_eager(self, guards: Guards) -> str:
         """What the call did to them that no launch could do; "" for nothing."""
-        if not all(_has_room(tensor._array) for tensor in self._given):
+        if not all(_has_buffer(tensor._array) for tensor in self._given):
             return "an argument is a view of much more memory, or of the same memory in several places"
         for tensor, node, live in zip(self._given, self._nodes, self._live, strict=True):
             if guards.touches_gradient(tensor):
